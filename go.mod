@@ -1,0 +1,3 @@
+module glovebox
+
+go 1.26

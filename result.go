@@ -1,0 +1,145 @@
+package glovebox
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"log/slog"
+	"time"
+)
+
+// Status is how a program ended: decided once, from the kernel and the supervisor, never from what the program printed.
+type Status string
+
+// The ways to end.
+const (
+	StatusExited       Status = "exited"
+	StatusSignaled     Status = "signaled"
+	StatusWallLimit    Status = "wall_limit"
+	StatusCPULimit     Status = "cpu_limit"
+	StatusMemoryLimit  Status = "memory_limit"
+	StatusProcessLimit Status = "process_limit"
+	StatusOutputLimit  Status = "output_limit"
+	StatusDiskLimit    Status = "disk_limit"
+	StatusPolicy       Status = "policy"
+	StatusBudget       Status = "budget"
+	StatusCanceled     Status = "canceled"
+)
+
+// Untrusted is text or bytes that came from inside a sandbox. As JSON it is the text itself, since a reader of a Result
+// expects it; printed with fmt or logged with slog it shows only its length and hash, so that it never reaches a log or a
+// terminal by accident. Take the bytes with string(u) where they are rendered on purpose.
+type Untrusted string
+
+// String shows length and hash, not the text.
+func (u Untrusted) String() string {
+	sum := sha256.Sum256([]byte(u))
+	return fmt.Sprintf("untrusted(%d bytes, sha256 %s)", len(u), hex.EncodeToString(sum[:6]))
+}
+
+// Format keeps every fmt verb from showing the text.
+func (u Untrusted) Format(f fmt.State, _ rune) { fmt.Fprint(f, u.String()) }
+
+// LogValue keeps slog from showing the text.
+func (u Untrusted) LogValue() slog.Value { return slog.StringValue(u.String()) }
+
+// Result is what happened in a run whose program was started. Its JSON form is the contract's.
+type Result struct {
+	ID        string   `json:"id"`
+	OK        bool     `json:"ok"` // exited with code 0
+	Status    Status   `json:"status"`
+	ExitCode  *int     `json:"exit_code"` // nil unless Status is exited or the program exited at a limit
+	Signal    *string  `json:"signal"`    // SIGSEGV and the like; nil unless a signal ended the leader
+	Reason    string   `json:"reason"`    // one sentence, empty after a plain exit
+	LimitsHit []string `json:"limits_hit"`
+
+	Stdout          Untrusted `json:"stdout"` // head and tail, valid UTF-8, control sequences neutralised
+	Stderr          Untrusted `json:"stderr"`
+	StdoutBytes     int64     `json:"stdout_bytes"` // all that was printed and read
+	StderrBytes     int64     `json:"stderr_bytes"`
+	StdoutTruncated bool      `json:"stdout_truncated"`
+	StderrTruncated bool      `json:"stderr_truncated"`
+	Untrusted       bool      `json:"untrusted"` // always true: what a program prints is data
+	Flags           []string  `json:"flags"`
+
+	Isolation Isolation `json:"isolation"` // the rung that ran it
+	Posture   Posture   `json:"posture"`
+	Trust     Trust     `json:"trust"`
+	Rule      string    `json:"rule"`
+	Image     string    `json:"image"`
+	Start     string    `json:"start"` // cold, spare, fork or restored
+	ServedBy  string    `json:"served_by"`
+
+	Limits    Limits       `json:"limits"` // the effective ones
+	Usage     Usage        `json:"usage"`
+	Artifacts []Artifact   `json:"artifacts"`
+	Skipped   []Skipped    `json:"skipped"` // what /outputs held and was not kept
+	Egress    []EgressFlow `json:"egress"`
+	Trace     TraceRef     `json:"trace"`
+}
+
+// Posture is the controls that were really in force, read back from the kernel while the program ran. Keys and values are
+// documented by the driver that fills it in.
+type Posture map[string]string
+
+// Usage is what was measured. A nil field is unknown, never zero.
+type Usage struct {
+	WallMS          *int64 `json:"wall_ms"`
+	CPUMS           *int64 `json:"cpu_ms"`
+	MemoryPeakBytes *int64 `json:"memory_peak_bytes"`
+	DiskBytes       *int64 `json:"disk_bytes"` // in use at the end
+	ProcessesPeak   *int64 `json:"processes_peak"`
+	EgressBytes     *int64 `json:"egress_bytes"`
+	QueueMS         *int64 `json:"queue_ms"`
+	StartMS         *int64 `json:"start_ms"` // from the request's arrival to the release of the code
+}
+
+// Artifact is one regular file collected from /outputs.
+type Artifact struct {
+	Path      string `json:"path"` // relative, slash-separated; bytes that are not UTF-8 are written %XX, and % is %25
+	Bytes     int64  `json:"bytes"`
+	SHA256    string `json:"sha256"`
+	MediaType string `json:"media_type"`
+}
+
+// Skipped is something in /outputs that was not kept, and why.
+type Skipped struct {
+	Path   string `json:"path"` // spelt as Artifact.Path
+	Reason string `json:"reason"`
+}
+
+// EgressFlow is one decision of the gateway.
+type EgressFlow struct {
+	Host    string `json:"host"`
+	Port    int    `json:"port"`
+	Allowed bool   `json:"allowed"`
+	Reason  string `json:"reason"`
+}
+
+// TraceRef points into the trace: the run's end record.
+type TraceRef struct {
+	Seq  int64  `json:"seq"`
+	Hash string `json:"hash"` // hex SHA-256 of the end record
+}
+
+// Event is something a caller of Run is told while the run goes on.
+type Event struct {
+	// Kind is start, stdout, stderr or usage.
+	Kind string
+	// Run is the run's id.
+	Run string
+	// Data is output exactly as the program wrote it; it is valid only during the call and must not be kept.
+	Data []byte
+	// Usage is a sample, for Kind usage, about once a second.
+	Usage Usage
+	// Limits are the effective ones, for Kind start.
+	Limits Limits
+	// Time is when it happened.
+	Time time.Time
+}
+
+// Sink receives the events of one run, one at a time, in order for each stream. A slow Sink slows the program and nothing
+// else: every limit keeps counting.
+type Sink interface {
+	Event(Event)
+}

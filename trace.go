@@ -1,0 +1,66 @@
+package glovebox
+
+import "time"
+
+// Decision is the policy's verdict on one request.
+type Decision struct {
+	Allow  bool   `json:"allow"`
+	Rule   string `json:"rule"`   // which rule decided
+	Reason string `json:"reason"` // one sentence
+	Grant  Grant  `json:"grant"`  // what was allowed; zero when refused
+	Code   Code   `json:"code,omitempty"`
+	Fix    string `json:"fix,omitempty"`
+}
+
+// Grant is what a request was allowed: every limit is set.
+type Grant struct {
+	Isolation Isolation `json:"isolation"`
+	Trust     Trust     `json:"trust"`
+	Image     string    `json:"image"`
+	Limits    Limits    `json:"limits"`
+}
+
+// Record is one run as the trace keeps it: what was started and, once it ended, how.
+type Record struct {
+	ID        string    `json:"id"`
+	State     string    `json:"state"` // running, ended, refused or interrupted
+	Started   time.Time `json:"started"`
+	Ended     time.Time `json:"ended,omitzero"`
+	Principal Principal `json:"principal"`
+
+	Lang       string        `json:"lang,omitempty"`
+	Argv       []string      `json:"argv,omitempty"`
+	Args       []string      `json:"args,omitempty"`
+	Code       Untrusted     `json:"code,omitempty"` // whole when it is small, else its beginning
+	CodeBytes  int64         `json:"code_bytes"`
+	CodeSHA256 string        `json:"code_sha256,omitempty"`
+	EnvNames   []string      `json:"env_names,omitempty"`
+	Inputs     []InputRecord `json:"inputs,omitempty"`
+	Decision   Decision      `json:"decision"`
+	Image      string        `json:"image,omitempty"`
+
+	StartSeq int64       `json:"start_seq"`
+	Result   *Result     `json:"result,omitempty"` // nil until ended; its text fields are the bounded views
+	Error    *ErrorShown `json:"error,omitempty"`  // set when the run was refused or Glovebox failed
+}
+
+// InputRecord is one file that a run was given.
+type InputRecord struct {
+	Name   string `json:"name"`
+	Bytes  int64  `json:"bytes"`
+	SHA256 string `json:"sha256"`
+}
+
+// ErrorShown is an Error as a caller sees it.
+type ErrorShown struct {
+	Code    Code   `json:"code"`
+	Message string `json:"message"`
+	Fix     string `json:"fix"`
+}
+
+// TraceQuery selects records, newest first. The zero value selects the newest 50.
+type TraceQuery struct {
+	Limit  int    // at most 1000; 0 means 50
+	Before string // only runs started before this run id
+	Status Status
+}
