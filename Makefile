@@ -1,0 +1,67 @@
+# Every target works first on a fresh machine with Go and make: scripts/need.sh installs the rest with the system's own
+# package manager when it may, and prints the exact command when it may not.
+
+SHELL := /bin/sh
+.DEFAULT_GOAL := build
+.PHONY: build demo test test-all bench check fuzz dist clean
+
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+# What is delivered is static and does not say where it was built.
+GOBUILD := CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags "-s -w -X main.version=$(VERSION)"
+ARCHES := amd64 arm64
+# Tests that need root may skip on a laptop. As root they are promised to run, so that a missing gate fails.
+ROOT_TESTS := $(shell [ "$$(id -u)" = 0 ] && echo GLOVEBOX_TEST_ROOT=1)
+
+## build: bin/glovebox and the programs it needs beside it
+build:
+	@mkdir -p bin
+	$(GOBUILD) -o bin/ ./cmd/...
+
+## demo: the sample task and a hostile program, in under a minute
+demo: build
+	@sh scripts/need.sh python mke2fs newuidmap
+	@sh scripts/demo.sh
+
+## test: everything that tells whether a change is good; .ci/run calls it
+test: build
+	@sh scripts/need.sh python node mke2fs newuidmap
+	$(ROOT_TESTS) go test -timeout 15m ./...
+
+## test-all: test, then again under the race detector, then each fuzz target for a while
+test-all: test
+	@sh scripts/need.sh cc
+	$(ROOT_TESTS) CGO_ENABLED=1 go test -race -count=1 -timeout 40m ./...
+	@sh scripts/fuzz.sh 20s
+
+## fuzz: each fuzz target for FUZZTIME
+fuzz:
+	@sh scripts/fuzz.sh $(or $(FUZZTIME),20s)
+
+## bench: start-up beside an unprotected interpreter and bubblewrap, then the Go benchmarks
+bench: build
+	@sh scripts/need.sh python mke2fs newuidmap bwrap
+	@bash scripts/bench.sh
+	go test -run '^$$' -bench . -benchtime 200ms ./...
+
+## check: format, vet, and the rules of the repository
+check:
+	@out=$$(gofmt -l $$(git ls-files '*.go' 2>/dev/null || find . -name '*.go')); \
+	  [ -z "$$out" ] || { echo "not formatted (run gofmt -w):"; echo "$$out"; exit 1; }
+	go vet ./...
+	GOARCH=arm64 CGO_ENABLED=0 go vet ./...
+	go test -run Tidy .
+
+## dist: one archive per architecture, with checksums, in dist/
+dist:
+	@rm -rf dist
+	@set -e; for arch in $(ARCHES); do \
+	  dir=dist/glovebox-$(VERSION)-linux-$$arch; mkdir -p $$dir/bin; \
+	  GOOS=linux GOARCH=$$arch $(GOBUILD) -o $$dir/bin/ ./cmd/...; \
+	  for f in README.md LICENSE; do [ ! -e $$f ] || cp $$f $$dir/; done; \
+	  tar -C dist --sort=name --owner=0 --group=0 --numeric-owner --mtime=@0 -cf - $${dir#dist/} | gzip -n9 > $$dir.tar.gz; \
+	  rm -rf $$dir; \
+	done
+	@cd dist && sha256sum *.tar.gz > SHA256SUMS && cat SHA256SUMS
+
+clean:
+	rm -rf bin dist
