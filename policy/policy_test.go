@@ -1,0 +1,362 @@
+package policy
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"glovebox"
+)
+
+var (
+	owner    = glovebox.Principal{Tenant: "local", Name: "root", Owner: true}
+	stranger = glovebox.Principal{Tenant: "acme", Name: "agent"}
+)
+
+func mustNew(t testing.TB, c Config) *Policy {
+	t.Helper()
+	p, err := New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func basic(t testing.TB) *Policy {
+	return mustNew(t, Config{Available: []glovebox.Isolation{glovebox.IsolationProcess}})
+}
+
+// wellFormed checks what holds of every decision.
+func wellFormed(t testing.TB, p *Policy, req glovebox.Request, d glovebox.Decision) {
+	t.Helper()
+	if d.Rule == "" || d.Reason == "" {
+		t.Fatalf("no rule or no reason: %+v", d)
+	}
+	if !d.Allow {
+		if d.Code == "" || d.Fix == "" || d.Grant != (glovebox.Grant{}) {
+			t.Fatalf("a refusal has a code, a fix and no grant: %+v", d)
+		}
+		return
+	}
+	g := d.Grant
+	if d.Code != "" || d.Fix != "" || g.Image == "" || !g.Trust.Valid() {
+		t.Fatalf("malformed grant: %+v", d)
+	}
+	if g.Isolation.Rank() < 1 || g.Isolation.Rank() < p.Rung(g.Trust).Rank() || g.Isolation.Rank() < req.Isolation.Rank() {
+		t.Fatalf("rung %s is below what trust %s or the request demands", g.Isolation, g.Trust)
+	}
+	got, low, ceil := cells(&g.Limits), cells(&least), cells(&p.limits.Ceiling)
+	for i, c := range got {
+		if !c.finite() || c.below(low[i]) || ceil[i].below(c) {
+			t.Fatalf("limit %s is %s, outside %s..%s", limitNames[i], c, low[i], ceil[i])
+		}
+	}
+}
+
+func TestDefaults(t *testing.T) {
+	got := basic(t).Decide(owner, glovebox.Request{Code: "print(1)"})
+	want := glovebox.Decision{
+		Allow: true, Rule: "trust.influenced", Reason: "influenced code needs at least the process rung",
+		Grant: glovebox.Grant{Isolation: glovebox.IsolationProcess, Trust: glovebox.TrustInfluenced, Image: "host",
+			Limits: glovebox.Limits{
+				Wall: 60 * time.Second, CPU: 30 * time.Second, CPUs: 1, Memory: 512 << 20, Disk: 256 << 20, Files: 20000,
+				OpenFiles: 1024, Processes: 128, Egress: 100 << 20, Output: 64 << 20, View: 16 << 10,
+			}},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// TestRungs is the truth table of trust, asked isolation and what is available: the rung is the higher of what trust needs
+// and what was asked for, and what is not available is refused.
+func TestRungs(t *testing.T) {
+	rungs := []glovebox.Isolation{"process", "gvisor", "microvm", "remote"}
+	maps := []map[glovebox.Trust]glovebox.Isolation{
+		nil, {"influenced": "gvisor"}, {"trusted": "microvm"}, {"hostile": "remote", "model": "gvisor"},
+	}
+	cases := 0
+	for _, m := range maps {
+		for mask := range 16 {
+			var available []glovebox.Isolation
+			for i, r := range rungs {
+				if mask&(1<<i) != 0 {
+					available = append(available, r)
+				}
+			}
+			p := mustNew(t, Config{TrustRungs: m, Available: available})
+			for _, trust := range []glovebox.Trust{"", "trusted", "model", "influenced", "hostile"} {
+				for _, asked := range append([]glovebox.Isolation{"", "auto"}, rungs...) {
+					cases++
+					req := glovebox.Request{Code: "1", Trust: trust, Isolation: asked}
+					d := p.Decide(stranger, req)
+					wellFormed(t, p, req, d)
+					effective := trust
+					if effective == "" {
+						effective = glovebox.TrustInfluenced
+					}
+					rank := max(p.Rung(effective).Rank(), asked.Rank())
+					if wantAllow := mask&(1<<(rank-1)) != 0; d.Allow != wantAllow {
+						t.Fatalf("%v %b trust %q asked %q: allow %v, want %v", m, mask, trust, asked, d.Allow, wantAllow)
+					}
+					if d.Allow && d.Grant.Isolation.Rank() != rank {
+						t.Fatalf("%v %b trust %q asked %q: got %s", m, mask, trust, asked, d.Grant.Isolation)
+					}
+					if !d.Allow && d.Code != glovebox.CodeUnavailable {
+						t.Fatalf("code %s", d.Code)
+					}
+				}
+			}
+		}
+	}
+	if cases != 4*16*5*6 {
+		t.Fatal(cases)
+	}
+}
+
+func TestFloorSaysSo(t *testing.T) {
+	p := mustNew(t, Config{Available: []glovebox.Isolation{"process", "gvisor"}})
+	d := p.Decide(owner, glovebox.Request{Code: "1", Trust: "hostile", Isolation: "process"})
+	if !d.Allow || d.Grant.Isolation != "gvisor" || !strings.Contains(d.Reason, "floor") {
+		t.Errorf("%+v", d)
+	}
+}
+
+func TestUnavailableNamesAStrongerRungOnly(t *testing.T) {
+	p := mustNew(t, Config{Available: []glovebox.Isolation{"process", "microvm"}})
+	d := p.Decide(owner, glovebox.Request{Code: "1", Trust: "hostile"})
+	if d.Allow || !strings.Contains(d.Fix, "--isolation microvm") {
+		t.Errorf("%+v", d)
+	}
+	d = basic(t).Decide(owner, glovebox.Request{Code: "1", Trust: "hostile"})
+	if d.Allow || strings.Contains(d.Fix, "process") {
+		t.Errorf("%+v", d)
+	}
+}
+
+// TestOddLimits gives each limit values that must not pass for an amount; RS-40 of the battery.
+func TestOddLimits(t *testing.T) {
+	p := basic(t)
+	for i, name := range limitNames {
+		isFraction := cells(&glovebox.Limits{})[i].part != nil
+		wholes := []int64{-1, -1 << 62, math.MinInt64, math.MaxInt64, 1e18}
+		parts := []float64{-1, math.NaN(), math.Inf(1), math.Inf(-1), 1e18, 1e-300, math.Copysign(1e-9, -1)}
+		try := func(set func(cell)) {
+			req := glovebox.Request{Code: "1"}
+			c := cells(&req.Limits)[i]
+			set(c)
+			d := p.Decide(owner, req)
+			wellFormed(t, p, req, d)
+			if d.Allow || d.Code != glovebox.CodeInvalid && d.Code != glovebox.CodeDenied {
+				t.Errorf("%s %s: %+v", name, c, d)
+			}
+			if !strings.Contains(d.Reason, limitFlags[i]) || !strings.Contains(d.Fix, limitFlags[i]) {
+				t.Errorf("%s: reason or fix does not name %s: %+v", name, limitFlags[i], d)
+			}
+			if d.Code == glovebox.CodeDenied && !strings.Contains(d.Fix, "policy.limits.ceiling."+name) {
+				t.Errorf("%s: the fix does not name the key: %s", name, d.Fix)
+			}
+		}
+		if isFraction {
+			for _, v := range parts {
+				try(func(c cell) { *c.part = v })
+			}
+			continue
+		}
+		for _, v := range wholes {
+			try(func(c cell) { *c.whole = v })
+		}
+	}
+}
+
+// TestLimitEdges: exactly the least and exactly the ceiling are granted, one step outside is not.
+func TestLimitEdges(t *testing.T) {
+	p := basic(t)
+	for i, name := range limitNames {
+		for _, edge := range []struct {
+			at    *glovebox.Limits
+			step  int64
+			allow bool
+		}{{&least, 0, true}, {&least, -1, false}, {&p.limits.Ceiling, 0, true}, {&p.limits.Ceiling, 1, false}} {
+			req := glovebox.Request{Code: "1"}
+			c := cells(&req.Limits)[i]
+			c.set(cells(edge.at)[i])
+			if c.part != nil {
+				*c.part += float64(edge.step) / 1000
+			} else if *c.whole += edge.step; *c.whole == 0 {
+				continue // zero is the default
+			}
+			if d := p.Decide(owner, req); d.Allow != edge.allow {
+				t.Errorf("%s %s: %+v", name, c, d)
+			}
+		}
+	}
+}
+
+// TestPairsOfOptions sets two options at a time and demands that every other limit stays as it was; CF-04 of the battery.
+func TestPairsOfOptions(t *testing.T) {
+	p := mustNew(t, Config{Available: []glovebox.Isolation{"process", "gvisor"}})
+	plainGrant := p.Decide(owner, glovebox.Request{Code: "1"}).Grant
+	type option struct {
+		name  string
+		limit int // index, or -1
+		set   func(*glovebox.Request)
+	}
+	var options []option
+	for i, name := range limitNames {
+		for kind, from := range map[string]*glovebox.Limits{"least": &least, "ceiling": &p.limits.Ceiling} {
+			options = append(options, option{name + " " + kind, i, func(r *glovebox.Request) {
+				cells(&r.Limits)[i].set(cells(from)[i])
+			}})
+		}
+	}
+	for name, set := range map[string]func(*glovebox.Request){
+		"trust":     func(r *glovebox.Request) { r.Trust = "trusted" },
+		"hostile":   func(r *glovebox.Request) { r.Trust = "hostile" },
+		"isolation": func(r *glovebox.Request) { r.Isolation = "process" },
+		"raised":    func(r *glovebox.Request) { r.Isolation = "gvisor" },
+		"image":     func(r *glovebox.Request) { r.Image = "host" },
+		"lang":      func(r *glovebox.Request) { r.Lang = "bash" },
+		"env":       func(r *glovebox.Request) { r.Env = map[string]string{"PATH": "/x"} },
+		"stdin":     func(r *glovebox.Request) { r.Stdin = "x" },
+		"inputs":    func(r *glovebox.Request) { r.Inputs = []glovebox.Input{{Name: "a", Content: "x"}} },
+		"args":      func(r *glovebox.Request) { r.Args = []string{"--wall", "0"} },
+		"collect":   func(r *glovebox.Request) { r.Collect = true },
+	} {
+		options = append(options, option{name, -1, set})
+	}
+	for _, a := range options {
+		for _, b := range options {
+			req := glovebox.Request{Code: "1"}
+			a.set(&req)
+			b.set(&req)
+			d := p.Decide(owner, req)
+			wellFormed(t, p, req, d)
+			if !d.Allow {
+				t.Fatalf("%s with %s: %+v", a.name, b.name, d)
+			}
+			got, plain, want := cells(&d.Grant.Limits), cells(&plainGrant.Limits), cells(&req.Limits)
+			for i := range got {
+				expect := plain[i]
+				if i == a.limit || i == b.limit {
+					expect = want[i]
+				}
+				if got[i].String() != expect.String() {
+					t.Errorf("%s with %s: %s is %s, want %s", a.name, b.name, limitNames[i], got[i], expect)
+				}
+			}
+		}
+	}
+}
+
+func TestNewRefuses(t *testing.T) {
+	for _, c := range []struct {
+		name, key string
+		config    Config
+	}{
+		{"trust typo", "policy.trust.influence", Config{TrustRungs: map[glovebox.Trust]glovebox.Isolation{"influence": "gvisor"}}},
+		{"rung typo", "policy.trust.hostile", Config{TrustRungs: map[glovebox.Trust]glovebox.Isolation{"hostile": "gviser"}}},
+		{"auto is no rung", "policy.trust.model", Config{TrustRungs: map[glovebox.Trust]glovebox.Isolation{"model": "auto"}}},
+		{"less trust, lower rung", "policy.trust.hostile",
+			Config{TrustRungs: map[glovebox.Trust]glovebox.Isolation{"model": "gvisor", "hostile": "process"}}},
+		{"available", "policy.available", Config{Available: []glovebox.Isolation{"auto"}}},
+		{"negative", "policy.limits.default.wall", Config{Limits: Limits{Default: glovebox.Limits{Wall: -1}}}},
+		{"not a number", "policy.limits.ceiling.cpus", Config{Limits: Limits{Ceiling: glovebox.Limits{CPUs: math.NaN()}}}},
+		{"endless", "policy.limits.ceiling.memory", Config{Limits: Limits{Ceiling: glovebox.Limits{Memory: math.MaxInt64}}}},
+		{"default above ceiling", "policy.limits.default.disk",
+			Config{Limits: Limits{Default: glovebox.Limits{Disk: 2 << 20}, Ceiling: glovebox.Limits{Disk: 1 << 20}}}},
+		{"default above built-in ceiling", "policy.limits.default.view",
+			Config{Limits: Limits{Default: glovebox.Limits{View: 2 << 20}}}},
+		{"relative root", "policy.input_roots", Config{InputRoots: []string{"srv/in"}}},
+		{"tilde", "policy.input_roots", Config{InputRoots: []string{"~/in"}}},
+		{"variable", "policy.input_roots", Config{InputRoots: []string{"/home/$USER"}}},
+		{"pattern", "policy.input_roots", Config{InputRoots: []string{"/srv/*"}}},
+		{"dots", "policy.input_roots", Config{InputRoots: []string{"/srv/../etc"}}},
+		{"trailing slash", "policy.input_roots", Config{InputRoots: []string{"/srv/in/"}}},
+		{"root", "policy.input_roots", Config{InputRoots: []string{"/"}}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p, err := New(c.config)
+			var e *glovebox.Error
+			if p != nil || !errors.As(err, &e) || e.Op != c.key || e.Fix == "" || e.Code != glovebox.CodeInvalid {
+				t.Errorf("got %v, %#v", p, err)
+			}
+		})
+	}
+}
+
+func TestConfigured(t *testing.T) {
+	p := mustNew(t, Config{
+		TrustRungs: map[glovebox.Trust]glovebox.Isolation{"trusted": "microvm"},
+		Limits:     Limits{Ceiling: glovebox.Limits{Wall: 10 * time.Second}},
+	})
+	for _, trust := range trustWords {
+		if got := p.Rung(glovebox.Trust(trust)); got != "microvm" {
+			t.Errorf("%s maps to %s, below what more trusted code gets", trust, got)
+		}
+	}
+	if got := p.limits.Default.Wall; got != 10*time.Second {
+		t.Errorf("the built-in default is %s, above the ceiling", got)
+	}
+	if p.Rung("nobody") != "" {
+		t.Error("an unknown trust has a rung")
+	}
+	if d := (&Policy{}).Decide(owner, glovebox.Request{Code: "1"}); d.Allow {
+		t.Error("the zero policy permits something")
+	}
+}
+
+func TestNearest(t *testing.T) {
+	known := []string{"trusted", "model", "influenced", "hostile", "go"}
+	for word, want := range map[string]string{
+		"trusted": "trusted", "truted": "trusted", "modle": "model", "HOSTILE": "hostile", "influence": "influenced",
+		"gx": "go", "zzzz": "", "": "", strings.Repeat("m", 1e6): "",
+	} {
+		if got := Nearest(word, known); got != want {
+			t.Errorf("Nearest(%.20q) = %q, want %q", word, got, want)
+		}
+	}
+}
+
+func FuzzDecide(f *testing.F) {
+	f.Add([]byte(`{"code":"print(1)"}`), true)
+	f.Add([]byte(`{"argv":["ls","-l"],"trust":"hostile","isolation":"process","limits":{"wall_ms":-1}}`), false)
+	f.Add([]byte(`{"lang":"node","code":"1","inputs":[{"name":"a/b","path":"../x"},{"name":"a","content":"y"}]}`), false)
+	f.Add([]byte(`{"code":"1","limits":{"cpus":1e308,"memory_bytes":9223372036854775807}}`), true)
+	f.Add([]byte(`{"code":"1","env":{"A=B":"c"},"args":["\u0000"]}`), true)
+	p := mustNew(f, Config{Available: []glovebox.Isolation{"process", "microvm"}, InputRoots: []string{"/srv/in", "/srv/b"}})
+	f.Fuzz(func(t *testing.T, body []byte, isOwner bool) {
+		var req glovebox.Request
+		if json.Unmarshal(body, &req) != nil {
+			return
+		}
+		who := stranger
+		who.Owner = isOwner
+		d := p.Decide(who, req)
+		wellFormed(t, p, req, d)
+		if again := p.Decide(who, req); fmt.Sprint(d) != fmt.Sprint(again) {
+			t.Fatalf("decided differently: %+v and %+v", d, again)
+		}
+		if !d.Allow {
+			return
+		}
+		for _, in := range req.Inputs {
+			if in.Path == "" {
+				continue
+			}
+			place, err := p.Place(who, in)
+			if err != nil {
+				t.Fatalf("allowed, then not placed: %v", err)
+			}
+			if !isOwner && (place.Root == "" || strings.HasPrefix(place.Path, "/") || strings.Contains("/"+place.Path+"/", "/../")) {
+				t.Fatalf("%q leaves its root: %+v", in.Path, place)
+			}
+		}
+	})
+}
