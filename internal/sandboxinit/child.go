@@ -1,0 +1,317 @@
+package sandboxinit
+
+import (
+	"runtime"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"glovebox/internal/sandboxinit/wire"
+)
+
+// A fork of a Go process may run no Go that allocates, locks or grows a stack, so everything the child needs is laid out
+// before, and the child makes raw system calls only. These three are what package syscall itself puts around its fork.
+//
+//go:linkname beforeFork syscall.runtime_BeforeFork
+func beforeFork()
+
+//go:linkname afterFork syscall.runtime_AfterFork
+func afterFork()
+
+//go:linkname afterForkInChild syscall.runtime_AfterForkInChild
+func afterForkInChild()
+
+// childStep is where a child died, reported through a pipe that closes by itself when the program is executed.
+type childStep int32
+
+const (
+	stepSession childStep = iota + 1
+	stepSignals
+	stepCgroup
+	stepCgroupNS
+	stepOOM
+	stepStdio
+	stepLimits
+	stepDir
+	stepGroups
+	stepBounding
+	stepIDs
+	stepCaps
+	stepNoNewPrivs
+	stepLandlock
+	stepDescriptors
+	stepFilter
+	stepExec
+)
+
+var childSteps = [...]string{
+	stepSession: "start session", stepSignals: "reset signals", stepCgroup: "join control groups",
+	stepCgroupNS: "make control group namespace", stepOOM: "offer itself to the out-of-memory killer",
+	stepStdio: "connect standard streams", stepLimits: "set resource limits", stepDir: "enter working directory",
+	stepGroups: "drop groups", stepBounding: "drop capability bounds", stepIDs: "take program id", stepCaps: "drop capabilities",
+	stepNoNewPrivs: "forbid new privileges", stepLandlock: "enforce Landlock", stepDescriptors: "close descriptors",
+	stepFilter: "install system call filter", stepExec: "execute",
+}
+
+// childError is what the child writes before it gives up.
+type childError struct {
+	step  childStep
+	errno int32
+}
+
+// child is everything a child needs, as the kernel wants it.
+type child struct {
+	candidates []*byte // full paths to try, in order
+	argv, env  []*byte // nil-terminated
+	dir        *byte
+	stdio      [3]int
+	cgroups    []int
+	proc       int
+	oomPath    *byte
+	single     bool
+	openFiles  uint64
+	landlock   int
+	filter     unix.SockFprog
+	report     int // write end, close on exec
+	lastCap    uintptr
+
+	zero      [2]byte // "0", what a control group file takes for "whoever writes"
+	oom       [4]byte
+	sigaction [32]byte // SIG_DFL with no flags: struct sigaction is 32 bytes on 64-bit Linux
+	caps      [2]unix.CapUserData
+	capHeader unix.CapUserHeader
+	failed    childError
+}
+
+// start forks and executes c.
+func (c *child) start() (pid int, failed childError, err error) {
+	var pipe [2]int
+	if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC); err != nil {
+		return 0, childError{}, err
+	}
+	defer unix.Close(pipe[0])
+	c.report = pipe[1]
+	copy(c.zero[:], "0")
+	copy(c.oom[:], "1000")
+	c.capHeader = unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	c.lastCap = unix.CAP_LAST_CAP
+
+	runtime.LockOSThread()
+	syscall.ForkLock.Lock()
+	pid, errno := c.fork()
+	syscall.ForkLock.Unlock()
+	runtime.UnlockOSThread()
+	runtime.KeepAlive(c)
+	unix.Close(pipe[1])
+	if errno != 0 {
+		return 0, childError{}, errno
+	}
+	n, err := unix.Read(pipe[0], (*[unsafe.Sizeof(failed)]byte)(unsafe.Pointer(&failed))[:])
+	if err != nil {
+		return pid, childError{}, err
+	}
+	if n != 0 && n != int(unsafe.Sizeof(failed)) {
+		return pid, childError{}, unix.EPIPE
+	}
+	return pid, failed, nil
+}
+
+//go:norace
+func (c *child) fork() (int, syscall.Errno) {
+	beforeFork()
+	pid, _, errno := syscall.RawSyscall6(syscall.SYS_CLONE, uintptr(syscall.SIGCHLD), 0, 0, 0, 0, 0)
+	if errno != 0 || pid != 0 {
+		afterFork()
+		return int(pid), errno
+	}
+	afterForkInChild()
+	c.run()
+	return 0, 0
+}
+
+// run is the child. It never returns.
+//
+//go:norace
+func (c *child) run() {
+	if errno := c.prepare(); errno != 0 {
+		c.failed.errno = int32(errno)
+	} else if errno := c.fence(); errno != 0 {
+		c.failed.errno = int32(errno)
+	} else {
+		c.failed.step = stepExec
+		c.failed.errno = int32(c.exec())
+	}
+	syscall.RawSyscall(syscall.SYS_WRITE, uintptr(c.report), uintptr(unsafe.Pointer(&c.failed)), unsafe.Sizeof(c.failed))
+	// As a shell has it: 127 for what is not there, 126 for what cannot be executed.
+	code := uintptr(126)
+	if c.failed.errno == int32(syscall.ENOENT) {
+		code = 127
+	}
+	for {
+		syscall.RawSyscall(syscall.SYS_EXIT_GROUP, code, 0, 0)
+	}
+}
+
+// prepare does what needs the rights that fence gives away.
+//
+//go:norace
+func (c *child) prepare() syscall.Errno {
+	c.failed.step = stepSession
+	if _, _, e := syscall.RawSyscall(syscall.SYS_SETSID, 0, 0, 0); e != 0 {
+		return e
+	}
+	c.failed.step = stepSignals
+	for sig := uintptr(1); sig <= 64; sig++ {
+		if sig == uintptr(syscall.SIGKILL) || sig == uintptr(syscall.SIGSTOP) {
+			continue
+		}
+		// An ignored signal would stay ignored in the program (a caller under nohup, say).
+		if _, _, e := syscall.RawSyscall6(syscall.SYS_RT_SIGACTION, sig, uintptr(unsafe.Pointer(&c.sigaction)), 0, 8, 0, 0); e != 0 {
+			return e
+		}
+	}
+	c.failed.step = stepCgroup
+	for i := 0; i < len(c.cgroups); i++ {
+		if _, _, e := syscall.RawSyscall(syscall.SYS_WRITE, uintptr(c.cgroups[i]), uintptr(unsafe.Pointer(&c.zero)), 1); e != 0 {
+			return e
+		}
+	}
+	c.failed.step = stepCgroupNS
+	if _, _, e := syscall.RawSyscall(syscall.SYS_UNSHARE, syscall.CLONE_NEWCGROUP, 0, 0); e != 0 {
+		return e
+	}
+	c.failed.step = stepOOM
+	if e := c.raiseOOMScore(); e != 0 {
+		return e
+	}
+	c.failed.step = stepStdio
+	for i := 0; i < 3; i++ {
+		if _, _, e := syscall.RawSyscall(syscall.SYS_DUP3, uintptr(c.stdio[i]), uintptr(i), 0); e != 0 {
+			return e
+		}
+	}
+	c.failed.step = stepLimits
+	return c.setLimits()
+}
+
+// raiseOOMScore needs a dumpable process for a moment: the file belongs to a root that is not mapped otherwise. Executing
+// the program decides anew.
+//
+//go:norace
+func (c *child) raiseOOMScore() syscall.Errno {
+	if _, _, e := syscall.RawSyscall(syscall.SYS_PRCTL, unix.PR_SET_DUMPABLE, 1, 0); e != 0 {
+		return e
+	}
+	fd, _, e := syscall.RawSyscall6(syscall.SYS_OPENAT, uintptr(c.proc), uintptr(unsafe.Pointer(c.oomPath)),
+		syscall.O_WRONLY|syscall.O_CLOEXEC, 0, 0, 0)
+	if e != 0 {
+		return e
+	}
+	if _, _, e := syscall.RawSyscall(syscall.SYS_WRITE, fd, uintptr(unsafe.Pointer(&c.oom)), 4); e != 0 {
+		return e
+	}
+	syscall.RawSyscall(syscall.SYS_CLOSE, fd, 0, 0)
+	return 0
+}
+
+//go:norace
+func (c *child) setLimits() syscall.Errno {
+	none := syscall.Rlimit{}
+	if e := setLimit(unix.RLIMIT_CORE, &none); e != 0 {
+		return e
+	}
+	files := syscall.Rlimit{Cur: c.openFiles, Max: c.openFiles}
+	return setLimit(unix.RLIMIT_NOFILE, &files)
+}
+
+//go:norace
+func setLimit(what uintptr, to *syscall.Rlimit) syscall.Errno {
+	_, _, e := syscall.RawSyscall6(syscall.SYS_PRLIMIT64, 0, what, uintptr(unsafe.Pointer(to)), 0, 0, 0)
+	return e
+}
+
+// fence takes every right away, in the order in which the kernel lets them go. The filter comes last, since it would refuse
+// some of this.
+//
+//go:norace
+func (c *child) fence() syscall.Errno {
+	if e := c.dropCapabilities(); e != 0 {
+		return e
+	}
+	c.failed.step = stepDir
+	if _, _, e := syscall.RawSyscall(syscall.SYS_CHDIR, uintptr(unsafe.Pointer(c.dir)), 0, 0); e != 0 {
+		return e
+	}
+	c.failed.step = stepNoNewPrivs
+	if _, _, e := syscall.RawSyscall6(syscall.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, 0); e != 0 {
+		return e
+	}
+	c.failed.step = stepLandlock
+	if c.landlock >= 0 {
+		if _, _, e := syscall.RawSyscall(unix.SYS_LANDLOCK_RESTRICT_SELF, uintptr(c.landlock), 0, 0); e != 0 {
+			return e
+		}
+	}
+	c.failed.step = stepDescriptors
+	if _, _, e := syscall.RawSyscall(unix.SYS_CLOSE_RANGE, 3, ^uintptr(0)>>32, unix.CLOSE_RANGE_CLOEXEC); e != 0 {
+		return e
+	}
+	c.failed.step = stepFilter
+	_, _, e := syscall.RawSyscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, 0, uintptr(unsafe.Pointer(&c.filter)))
+	return e
+}
+
+// dropCapabilities leaves the program without any capability and without a way to one.
+//
+//go:norace
+func (c *child) dropCapabilities() syscall.Errno {
+	c.failed.step = stepBounding
+	for n := uintptr(0); n <= c.lastCap; n++ {
+		// EINVAL: a capability that this kernel does not have.
+		if _, _, e := syscall.RawSyscall6(syscall.SYS_PRCTL, unix.PR_CAPBSET_DROP, n, 0, 0, 0, 0); e != 0 && e != syscall.EINVAL {
+			return e
+		}
+	}
+	if _, _, e := syscall.RawSyscall6(syscall.SYS_PRCTL, unix.PR_SET_SECUREBITS, secureBits, 0, 0, 0, 0); e != 0 {
+		return e
+	}
+	if _, _, e := syscall.RawSyscall6(syscall.SYS_PRCTL, unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0, 0); e != 0 {
+		return e
+	}
+	if !c.single {
+		c.failed.step = stepIDs
+		if _, _, e := syscall.RawSyscall(syscall.SYS_SETRESGID, wire.ProgramID, wire.ProgramID, wire.ProgramID); e != 0 {
+			return e
+		}
+		if _, _, e := syscall.RawSyscall(syscall.SYS_SETRESUID, wire.ProgramID, wire.ProgramID, wire.ProgramID); e != 0 {
+			return e
+		}
+	}
+	c.failed.step = stepCaps
+	_, _, e := syscall.RawSyscall(syscall.SYS_CAPSET, uintptr(unsafe.Pointer(&c.capHeader)), uintptr(unsafe.Pointer(&c.caps)), 0)
+	return e
+}
+
+// secureBits locks the rules by which an id 0 or a capability kept over a change of id would give rights back
+// (capabilities(7), "The securebits flags"): NOROOT, NO_SETUID_FIXUP and NO_CAP_AMBIENT_RAISE, each with its lock, and the
+// lock of KEEP_CAPS.
+const secureBits = 1<<0 | 1<<1 | 1<<2 | 1<<3 | 1<<5 | 1<<6 | 1<<7
+
+// exec tries the candidates as a shell does: what is not there or may not be executed gives way to the next.
+//
+//go:norace
+func (c *child) exec() syscall.Errno {
+	last := syscall.ENOENT
+	for i := 0; i < len(c.candidates); i++ {
+		_, _, e := syscall.RawSyscall(syscall.SYS_EXECVE, uintptr(unsafe.Pointer(c.candidates[i])),
+			uintptr(unsafe.Pointer(unsafe.SliceData(c.argv))), uintptr(unsafe.Pointer(unsafe.SliceData(c.env))))
+		if e != syscall.ENOENT && e != syscall.ENOTDIR {
+			last = e
+			if e != syscall.EACCES {
+				return e
+			}
+		}
+	}
+	return last
+}

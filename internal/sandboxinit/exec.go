@@ -1,0 +1,264 @@
+package sandboxinit
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"strings"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"glovebox/internal/sandboxinit/wire"
+)
+
+// leader is the started program whose end is reported; -1 as pid says that nothing was started.
+type leader struct {
+	pid        int
+	notStarted string
+}
+
+// pipes are the ends that go to the program and the ends that go to the driver.
+type pipes struct {
+	stdio [3]*os.File // the program's
+	far   []*os.File  // the driver's: stdout, stderr, stdin if asked
+}
+
+func (p *pipes) close() {
+	for _, f := range append(p.stdio[:], p.far...) {
+		if f != nil {
+			f.Close()
+		}
+	}
+}
+
+// exec starts the program and tells the driver. An error means that the socket is broken.
+func (s *sandbox) exec(e *wire.Exec, files []*os.File) error {
+	if e.HasCode {
+		if len(files) == 0 {
+			return s.fail(step("take code", errors.New("descriptor missing")))
+		}
+		if err := s.writeCode(e.CodeName, files[0]); err != nil {
+			return s.fail(step("write code", err))
+		}
+		files = files[1:]
+	}
+	if len(files) != e.CgroupFiles {
+		return s.fail(step("take control groups", errors.New("descriptors missing")))
+	}
+	p, err := s.makePipes(e.Stdin)
+	if err != nil {
+		return s.fail(step("make pipes", err))
+	}
+	defer p.close()
+	c := s.newChild(e, p, files)
+	pid, failed, err := c.start()
+	if err != nil {
+		return s.fail(step("fork", err))
+	}
+	l := leader{pid: pid}
+	switch {
+	case failed.step == stepExec:
+		l.notStarted = notStarted(e.Argv[0], unix.Errno(failed.errno))
+		fmt.Fprintf(p.stdio[2], "glovebox: %s\n", l.notStarted)
+	case failed.step != 0:
+		reapOne(pid)
+		return s.fail(step(childSteps[failed.step], unix.Errno(failed.errno)))
+	}
+	facts := s.facts(pid)
+	for _, f := range p.stdio {
+		f.Close()
+	}
+	if err := s.conn.Send(wire.Message{Started: facts}, p.far...); err != nil {
+		return err
+	}
+	s.leaders <- l
+	return nil
+}
+
+func notStarted(name []byte, errno unix.Errno) string {
+	why := errno.Error()
+	switch errno {
+	case unix.ENOENT:
+		why = "no such program or interpreter in the image"
+	case unix.ENOEXEC:
+		why = "neither a program nor a script that starts with #!"
+	}
+	return fmt.Sprintf("%.200q: %s", name, why)
+}
+
+// makePipes makes the standard streams. They belong to the program, which may open them again by name (/dev/stdout).
+func (s *sandbox) makePipes(stdin bool) (*pipes, error) {
+	p := &pipes{}
+	for n := 1; n <= 2; n++ {
+		read, write, err := makePipe()
+		if err != nil {
+			p.close()
+			return nil, err
+		}
+		p.stdio[n], p.far = write, append(p.far, read)
+	}
+	if stdin {
+		read, write, err := makePipe()
+		if err != nil {
+			p.close()
+			return nil, err
+		}
+		p.stdio[0], p.far = read, append(p.far, write)
+	} else {
+		null, err := os.Open("/dev/null")
+		if err != nil {
+			p.close()
+			return nil, err
+		}
+		p.stdio[0] = null
+	}
+	for _, f := range p.far {
+		if err := unix.SetNonblock(fdOf(f), true); err != nil {
+			p.close()
+			return nil, err
+		}
+	}
+	return p, nil
+}
+
+func makePipe() (read, write *os.File, err error) {
+	var fds [2]int
+	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
+		return nil, nil, err
+	}
+	read, write = os.NewFile(uintptr(fds[0]), "pipe"), os.NewFile(uintptr(fds[1]), "pipe")
+	if err := unix.Fchown(fds[0], wire.ProgramID, wire.ProgramID); err != nil {
+		read.Close()
+		write.Close()
+		return nil, nil, err
+	}
+	return read, write, nil
+}
+
+func fdOf(f *os.File) int {
+	fd := -1
+	if raw, err := f.SyscallConn(); err == nil {
+		_ = raw.Control(func(n uintptr) { fd = int(n) })
+	}
+	return fd
+}
+
+func (s *sandbox) newChild(e *wire.Exec, p *pipes, cgroups []*os.File) *child {
+	c := &child{
+		dir: cstring(e.Dir), proc: s.proc, oomPath: cstring("self/oom_score_adj"), single: s.single,
+		openFiles: s.setup.OpenFiles, landlock: s.landlock,
+		argv: cstrings(e.Argv), env: cstrings(e.Env),
+	}
+	for _, name := range candidates(string(e.Argv[0]), e.Env) {
+		c.candidates = append(c.candidates, cstring(name))
+	}
+	// The streams move out of the way of 0, 1 and 2 by themselves: init never has those closed.
+	for i, f := range p.stdio {
+		c.stdio[i] = fdOf(f)
+	}
+	for _, f := range cgroups {
+		c.cgroups = append(c.cgroups, fdOf(f))
+	}
+	filter := s.setup.Filter
+	c.filter = unix.SockFprog{
+		Len:    uint16(len(filter) / int(unsafe.Sizeof(unix.SockFilter{}))),
+		Filter: (*unix.SockFilter)(unsafe.Pointer(unsafe.SliceData(filter))),
+	}
+	return c
+}
+
+// candidates are the paths at which name may be found, as execvp(3) looks them up.
+func candidates(name string, env [][]byte) []string {
+	if strings.Contains(name, "/") {
+		return []string{name}
+	}
+	var list []string
+	for _, e := range env {
+		if dirs, ok := strings.CutPrefix(string(e), "PATH="); ok {
+			list = list[:0]
+			for _, dir := range strings.Split(dirs, ":") {
+				list = append(list, path.Join(dir, name))
+			}
+		}
+	}
+	return list
+}
+
+func cstring(s string) *byte { return unsafe.SliceData(append([]byte(s), 0)) }
+
+func cstrings(list [][]byte) []*byte {
+	out := make([]*byte, 0, len(list)+1)
+	for _, s := range list {
+		out = append(out, cstring(string(s)))
+	}
+	return append(out, nil)
+}
+
+// facts reads what the kernel says of the program. It cannot be reaped before: only reap waits, and only after this.
+func (s *sandbox) facts(pid int) *wire.Started {
+	at := fmt.Sprintf("%d/", pid)
+	f := &wire.Started{
+		PID: pid, Status: s.readProc(at + "status"), Mounts: s.readProc(at + "mountinfo"),
+		Cgroup: s.readProc(at + "cgroup"), UIDMap: s.readProc(at + "uid_map"),
+		NS: map[string]string{}, Links: map[string]string{},
+	}
+	for _, name := range []string{"user", "mnt", "pid", "net", "ipc", "uts", "cgroup"} {
+		buf := make([]byte, 64)
+		if n, err := unix.Readlinkat(s.proc, at+"ns/"+name, buf); err == nil {
+			f.NS[name] = string(buf[:n])
+		}
+	}
+	for _, name := range interfaces(s.readProc("self/net/dev")) {
+		f.Links[name] = ""
+	}
+	return f
+}
+
+func (s *sandbox) readProc(name string) string {
+	fd, err := unix.Openat(s.proc, name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return ""
+	}
+	f := os.NewFile(uintptr(fd), name)
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, 1<<20))
+	if err != nil {
+		return ""
+	}
+	return string(b)
+}
+
+// reap waits for every process of the sandbox and reports the end of the leader. It sleeps while there is none.
+func (s *sandbox) reap() {
+	for l := range s.leaders {
+		for {
+			var status unix.WaitStatus
+			pid, err := unix.Wait4(-1, &status, 0, nil)
+			if errors.Is(err, unix.EINTR) {
+				continue
+			}
+			if err != nil {
+				break
+			}
+			if pid != l.pid {
+				continue
+			}
+			ended := wire.Ended{WaitStatus: uint32(status), NotStarted: l.notStarted}
+			if s.conn.Send(wire.Message{Ended: &ended}) != nil {
+				os.Exit(0)
+			}
+		}
+	}
+}
+
+func reapOne(pid int) {
+	for {
+		_, err := unix.Wait4(pid, nil, 0, nil)
+		if !errors.Is(err, unix.EINTR) {
+			return
+		}
+	}
+}

@@ -1,0 +1,172 @@
+// Package sandboxinit is the init of a sandbox: process 1 of its own namespaces, the only process of Glovebox inside.
+//
+// It builds the root, starts the program behind the fence, reaps, and hands files out once everything of the user's is dead.
+// It runs from a small static binary of its own because it is started for every run. Nothing it does depends on a byte that
+// the program wrote, except the paths the driver asks it to open.
+//
+// It ends when its control socket closes, whoever closed it, and the kernel then ends everything inside.
+package sandboxinit
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"runtime/debug"
+
+	"golang.org/x/sys/unix"
+
+	"glovebox/internal/sandboxinit/wire"
+)
+
+// ControlFD is the descriptor on which init finds its control socket.
+const ControlFD = 3
+
+// stepError is a failure that knows which step it is.
+type stepError struct {
+	step string
+	err  error
+}
+
+func (e *stepError) Error() string { return e.step + ": " + e.err.Error() }
+func (e *stepError) Unwrap() error { return e.err }
+
+func step(name string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &stepError{name, err}
+}
+
+// sandbox is what init knows about itself once it is built.
+type sandbox struct {
+	conn     *wire.Conn
+	single   bool
+	setup    *wire.Setup
+	root     int // the new root, O_PATH; its code folder and outputs are reached through the ones below
+	code     int // /code, writable here and nowhere else
+	outputs  int // /outputs
+	data     int // the sandbox's own file system
+	proc     int // the sandbox's /proc, writable here and nowhere else
+	landlock int // the program's ruleset, -1 for none
+	abi      int
+	leaders  chan leader
+}
+
+// Main runs init until its lifeline closes and returns the process's exit code.
+func Main() int {
+	// A collection during the few milliseconds of set-up costs more than the memory it saves.
+	debug.SetGCPercent(-1)
+	debug.SetMemoryLimit(64 << 20)
+	ignoreSignals()
+	if err := unix.SetNonblock(ControlFD, true); err != nil {
+		fmt.Fprintln(os.Stderr, "glovebox-init is started by glovebox, not by hand")
+		return 125
+	}
+	unix.CloseOnExec(ControlFD)
+	s := &sandbox{
+		conn:     wire.NewConn(os.NewFile(ControlFD, "control")),
+		landlock: -1,
+		leaders:  make(chan leader, 1),
+	}
+	go s.reap()
+	for {
+		m, files, err := s.conn.Receive()
+		if err != nil {
+			// The driver is gone or talks nonsense: either way nothing may go on.
+			return 0
+		}
+		if err := s.serve(m, files); err != nil {
+			return 125
+		}
+	}
+}
+
+// ignoreSignals keeps every signal from ending init: those from inside never may, and the driver ends it by SIGKILL or by
+// closing the lifeline.
+func ignoreSignals() {
+	drop := make(chan os.Signal, 1)
+	signal.Notify(drop)
+}
+
+// serve answers one message. An error means that the socket is broken.
+func (s *sandbox) serve(m wire.Message, files []*os.File) error {
+	defer func() {
+		for _, f := range files {
+			f.Close()
+		}
+	}()
+	switch {
+	case m.Setup != nil:
+		if err := s.build(m.Setup, files); err != nil {
+			return s.fail(err)
+		}
+		data := os.NewFile(uintptr(s.data), "data")
+		return s.conn.Send(wire.Message{Ready: &wire.Ready{LandlockABI: s.abi}}, data)
+	case m.Exec != nil:
+		return s.exec(m.Exec, files)
+	case m.Open != nil:
+		return s.open(m.Open.Path)
+	}
+	return s.fail(step("read message", errors.New("unknown message")))
+}
+
+func (s *sandbox) fail(err error) error {
+	f := wire.Failed{Step: "set-up", Detail: err.Error()}
+	var at *stepError
+	if errors.As(err, &at) {
+		f.Step, f.Detail = at.step, at.err.Error()
+	}
+	var errno unix.Errno
+	if errors.As(err, &errno) {
+		f.Errno = int(errno)
+	}
+	return s.conn.Send(wire.Message{Failed: &f})
+}
+
+// open hands out a file or folder beneath /outputs. Everything of the user's is dead, so what is judged here is what is
+// handed out; still the type is judged on the very object that is opened.
+func (s *sandbox) open(path []byte) error {
+	name := string(path)
+	if name == "" {
+		name = "."
+	}
+	fd, err := unix.Openat2(s.outputs, name, &unix.OpenHow{
+		Flags: unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC,
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS |
+			unix.RESOLVE_NO_XDEV,
+	})
+	if err != nil {
+		return s.fail(step("open output", err))
+	}
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return s.fail(step("open output", err))
+	}
+	if kind := st.Mode & unix.S_IFMT; kind != unix.S_IFREG && kind != unix.S_IFDIR {
+		return s.conn.Send(wire.Message{Opened: &wire.Opened{NotRegular: true}})
+	}
+	opened, err := unix.Openat(s.proc, fmt.Sprintf("self/fd/%d", fd), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return s.fail(step("open output", err))
+	}
+	f := os.NewFile(uintptr(opened), "output")
+	defer f.Close()
+	return s.conn.Send(wire.Message{Opened: &wire.Opened{}}, f)
+}
+
+// writeCode puts the code where the program finds it: read-only to the program, whoever owns it.
+func (s *sandbox) writeCode(name string, from *os.File) error {
+	fd, err := unix.Openat(s.code, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o444)
+	if err != nil {
+		return err
+	}
+	to := os.NewFile(uintptr(fd), "code")
+	if _, err := io.Copy(to, io.NewSectionReader(from, 0, 1<<40)); err != nil {
+		to.Close()
+		return err
+	}
+	return to.Close()
+}

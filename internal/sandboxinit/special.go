@@ -1,0 +1,145 @@
+package sandboxinit
+
+import (
+	"errors"
+	"strings"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Of /proc the program sees its own processes and what describes the machine in general. What follows is hidden because it
+// tells of the host, or sealed because it steers the kernel.
+var (
+	hiddenFiles = []string{
+		"cmdline", "config.gz", "iomem", "ioports", "kallsyms", "kcore", "keys", "key-users", "kmsg", "kpagecgroup",
+		"kpagecount", "kpageflags", "latency_stats", "modules", "mtrr", "partitions", "sched_debug", "slabinfo",
+		"swaps", "sysrq-trigger", "timer_list", "timer_stats", "vmallocinfo", "diskstats", "interrupts", "softirqs",
+		"pagetypeinfo", "zoneinfo", "buddyinfo", "locks", "cgroups", "consoles", "crypto", "devices", "dma", "fb",
+		"execdomains", "misc", "schedstat",
+	}
+	hiddenFolders = []string{"acpi", "asound", "bus", "driver", "dynamic_debug", "fs", "irq", "mpt", "pressure", "scsi", "tty"}
+	// A boot id tells one machine, and one boot of it, from another (random(4)).
+	hiddenSys = []string{"kernel/random/boot_id"}
+)
+
+// makeProc mounts a fresh /proc, hides what is not the program's business and seals the rest.
+func (s *sandbox) makeProc() error {
+	const attr = unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOEXEC
+	fd, err := newFS("proc", attr)
+	if err != nil {
+		return step("mount proc", err)
+	}
+	if err := s.attach(fd, "/proc"); err != nil {
+		return step("attach proc", err)
+	}
+	if s.proc, err = keepWritable(fd, attr); err != nil {
+		return step("seal proc", err)
+	}
+	empty, err := newFS("tmpfs", attr|unix.MOUNT_ATTR_RDONLY, "size=4k", "nr_inodes=2", "mode=0555")
+	if err != nil {
+		return step("make empty folder", err)
+	}
+	defer unix.Close(empty)
+	if err := s.attach(empty, "/empty"); err != nil {
+		return step("make empty folder", err)
+	}
+	for _, name := range hiddenFolders {
+		if err := s.cover("/empty", "/proc/"+name); err != nil {
+			return step("hide /proc/"+name, err)
+		}
+	}
+	for _, name := range hiddenFiles {
+		if err := s.cover("/dev/null", "/proc/"+name); err != nil {
+			return step("hide /proc/"+name, err)
+		}
+	}
+	for _, name := range hiddenSys {
+		if err := s.cover("/dev/null", "/proc/sys/"+name); err != nil {
+			return step("hide /proc/sys/"+name, err)
+		}
+	}
+	return nil
+}
+
+// cover puts one path of the root over another; a target that the kernel does not have needs no cover.
+func (s *sandbox) cover(with, target string) error {
+	at, err := s.inRoot(target, unix.O_PATH|unix.O_NOFOLLOW, 0)
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer unix.Close(at)
+	fd, err := unix.OpenTree(s.root, "."+with, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	if err := setAttr(fd, unix.MOUNT_ATTR_RDONLY, 0); err != nil {
+		return err
+	}
+	return unix.MoveMount(fd, "", at, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH)
+}
+
+// makeDev completes /dev, whose few nodes are in place: a private terminal file system and the usual links.
+func (s *sandbox) makeDev() error {
+	fd, err := newFS("devpts", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC, "newinstance", "ptmxmode=0666", "mode=0620")
+	if err != nil {
+		return step("mount devpts", err)
+	}
+	defer unix.Close(fd)
+	if err := s.attach(fd, "/dev/pts"); err != nil {
+		return step("attach devpts", err)
+	}
+	dev, err := s.inRoot("/dev", unix.O_PATH|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return step("make /dev", err)
+	}
+	defer unix.Close(dev)
+	for name, target := range map[string]string{
+		"ptmx": "pts/ptmx", "fd": "/proc/self/fd", "stdin": "/proc/self/fd/0", "stdout": "/proc/self/fd/1",
+		"stderr": "/proc/self/fd/2",
+	} {
+		if err := unix.Symlinkat(target, dev, name); err != nil {
+			return step("make /dev/"+name, err)
+		}
+	}
+	return nil
+}
+
+// loopbackUp raises the only interface that a fresh network namespace has.
+func loopbackUp() error {
+	sock, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(sock)
+	req, err := unix.NewIfreq("lo")
+	if err != nil {
+		return err
+	}
+	req.SetUint16(unix.IFF_UP)
+	return ioctlIfreq(sock, unix.SIOCSIFFLAGS, req)
+}
+
+func ioctlIfreq(fd int, request uintptr, req *unix.Ifreq) error {
+	// x/sys has typed wrappers for reading requests only.
+	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), request, uintptr(unsafe.Pointer(req)))
+	if errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+// interfaces lists the network interfaces of the sandbox and their flags, as /proc/net/dev names them.
+func interfaces(dev string) []string {
+	var names []string
+	for line := range strings.Lines(dev) {
+		if name, _, ok := strings.Cut(line, ":"); ok {
+			names = append(names, strings.TrimSpace(name))
+		}
+	}
+	return names
+}

@@ -1,0 +1,164 @@
+package wire
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// maxFrame bounds one message: arguments, environment and synthetic files, with room. Code travels as a descriptor.
+const maxFrame = 16 << 20
+
+// maxFiles bounds the descriptors of one message (SCM_MAX_FD is 253).
+const maxFiles = 32
+
+// Conn frames messages over a stream socket. One goroutine may send while another receives.
+type Conn struct {
+	sock *os.File
+	send sync.Mutex
+}
+
+// NewConn takes over sock, a non-blocking connected Unix stream socket.
+func NewConn(sock *os.File) *Conn { return &Conn{sock: sock} }
+
+// Pair makes a connected pair: the first end non-blocking for NewConn, the second to be inherited by the other process.
+func Pair() (*Conn, *os.File, error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return nil, nil, fmt.Errorf("make control socket: %w", err)
+	}
+	return NewConn(os.NewFile(uintptr(fds[0]), "control")), os.NewFile(uintptr(fds[1]), "control-init"), nil
+}
+
+// Close closes this end, which ends the sandbox when it is the driver's.
+func (c *Conn) Close() error { return c.sock.Close() }
+
+// Send writes one message with its descriptors, which stay the caller's.
+func (c *Conn) Send(m Message, files ...*os.File) error {
+	body, err := json.Marshal(m)
+	if err != nil {
+		return fmt.Errorf("encode message: %w", err)
+	}
+	if len(body) > maxFrame || len(files) > maxFiles {
+		return fmt.Errorf("message of %d bytes with %d descriptors is too large", len(body), len(files))
+	}
+	head := binary.LittleEndian.AppendUint32(nil, uint32(len(body)))
+	head = append(head, byte(len(files)))
+	fds := make([]int, len(files))
+	for i, f := range files {
+		fds[i] = int(f.Fd())
+	}
+	c.send.Lock()
+	defer c.send.Unlock()
+	if err := c.sendHead(head, fds); err != nil {
+		return fmt.Errorf("send message: %w", err)
+	}
+	if _, err := c.sock.Write(body); err != nil {
+		return fmt.Errorf("send message: %w", err)
+	}
+	return nil
+}
+
+func (c *Conn) sendHead(head []byte, fds []int) error {
+	var oob []byte
+	if len(fds) > 0 {
+		oob = unix.UnixRights(fds...)
+	}
+	raw, err := c.sock.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var sent error
+	err = raw.Write(func(fd uintptr) bool {
+		sent = unix.Sendmsg(int(fd), head, oob, nil, unix.MSG_NOSIGNAL)
+		return sent != unix.EAGAIN
+	})
+	return errors.Join(err, sent)
+}
+
+// Receive reads one message and the descriptors that came with it, which become the caller's. io.EOF means that the other
+// end is closed.
+func (c *Conn) Receive() (Message, []*os.File, error) {
+	head := make([]byte, 5)
+	files, err := c.receiveHead(head)
+	if err != nil {
+		return Message{}, nil, err
+	}
+	var m Message
+	n := binary.LittleEndian.Uint32(head)
+	if n > maxFrame || int(head[4]) != len(files) {
+		closeAll(files)
+		return m, nil, fmt.Errorf("receive message: %d bytes and %d of %d descriptors", n, len(files), head[4])
+	}
+	body := make([]byte, n)
+	if _, err := io.ReadFull(c.sock, body); err != nil {
+		closeAll(files)
+		return m, nil, fmt.Errorf("receive message: %w", err)
+	}
+	if err := json.Unmarshal(body, &m); err != nil {
+		closeAll(files)
+		return m, nil, fmt.Errorf("decode message: %w", err)
+	}
+	return m, files, nil
+}
+
+func (c *Conn) receiveHead(head []byte) ([]*os.File, error) {
+	raw, err := c.sock.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	oob := make([]byte, unix.CmsgSpace(4*maxFiles))
+	var n, oobn int
+	var got error
+	err = raw.Read(func(fd uintptr) bool {
+		n, oobn, _, _, got = unix.Recvmsg(int(fd), head, oob, unix.MSG_CMSG_CLOEXEC)
+		return got != unix.EAGAIN
+	})
+	if err = errors.Join(err, got); err != nil {
+		return nil, fmt.Errorf("receive message: %w", err)
+	}
+	files, err := takeFiles(oob[:oobn])
+	if err != nil {
+		return nil, err
+	}
+	if n == 0 {
+		closeAll(files)
+		return nil, io.EOF
+	}
+	if _, err := io.ReadFull(c.sock, head[n:]); err != nil {
+		closeAll(files)
+		return nil, fmt.Errorf("receive message: %w", err)
+	}
+	return files, nil
+}
+
+func takeFiles(oob []byte) ([]*os.File, error) {
+	messages, err := unix.ParseSocketControlMessage(oob)
+	if err != nil {
+		return nil, fmt.Errorf("receive descriptors: %w", err)
+	}
+	var files []*os.File
+	for i := range messages {
+		fds, err := unix.ParseUnixRights(&messages[i])
+		if err != nil {
+			closeAll(files)
+			return nil, fmt.Errorf("receive descriptors: %w", err)
+		}
+		for _, fd := range fds {
+			files = append(files, os.NewFile(uintptr(fd), "received"))
+		}
+	}
+	return files, nil
+}
+
+func closeAll(files []*os.File) {
+	for _, f := range files {
+		f.Close()
+	}
+}

@@ -1,0 +1,113 @@
+// Package wire is what a driver and the init of its sandbox say to each other over one stream socket.
+//
+// The driver speaks first with a Setup; init answers Ready or Failed. Then, one at a time:
+//
+//	driver                 init
+//	Setup    ────────────▶ builds the root, closes the way back
+//	         ◀──────────── Ready (descriptor: the sandbox's own file system) | Failed
+//	Exec     ────────────▶ forks, fences the child, executes
+//	         ◀──────────── Started (descriptors: stdout, stderr, stdin if asked) | Failed
+//	         ◀──────────── Ended, once, when the leader has ended
+//	Open     ────────────▶ only when nothing of the user's is alive
+//	         ◀──────────── Opened (descriptor) | Failed
+//
+// The socket is the lifeline too: when the driver's end closes, init ends and the kernel ends everything inside with it.
+// Nothing inside the sandbox ever holds either end.
+package wire
+
+// Message is one frame. Exactly one field is set.
+type Message struct {
+	Setup   *Setup   `json:",omitempty"`
+	Ready   *Ready   `json:",omitempty"`
+	Exec    *Exec    `json:",omitempty"`
+	Started *Started `json:",omitempty"`
+	Ended   *Ended   `json:",omitempty"`
+	Open    *Open    `json:",omitempty"`
+	Opened  *Opened  `json:",omitempty"`
+	Failed  *Failed  `json:",omitempty"`
+}
+
+// Setup describes the sandbox to build.
+type Setup struct {
+	// SingleID is true where only ProgramID is mapped: init then keeps that id and holds its rights as ambient
+	// capabilities.
+	SingleID bool
+	// KeepOwner keeps the starting user's id as saved id until the program's child has joined its control groups, which on
+	// version 1 only the id that opened them may do.
+	KeepOwner bool
+
+	Mounts []Mount
+	Links  []Link
+	Files  []File
+	Inputs string // a folder of the host shown at /inputs; empty for none
+
+	DiskBytes int64 // size of the sandbox's own file system, when init is to make it (tmpfs)
+	DiskFiles int64
+	DiskGiven bool // the sandbox's own file system is the descriptor that comes with the message
+
+	Hostname  string
+	Filter    []byte // struct sock_filter array for the program
+	Landlock  bool   // fence the program's files with Landlock too
+	OpenFiles uint64 // RLIMIT_NOFILE of the program
+}
+
+// Mount shows a file or folder of the host read-only.
+type Mount struct{ Source, Target string }
+
+// Link is a symbolic link of the sandbox's root.
+type Link struct{ Path, Target string }
+
+// File is a small read-only file of the sandbox's root.
+type File struct {
+	Path string
+	Data []byte
+}
+
+// Ready says that the sandbox is built. Its descriptor is the root of the sandbox's own file system.
+type Ready struct{ LandlockABI int }
+
+// Exec starts the program. Descriptors: the code (if HasCode), then CgroupFiles descriptors of control group files that the
+// child writes "0" to in order to join.
+type Exec struct {
+	Argv        [][]byte
+	Env         [][]byte
+	Dir         string
+	HasCode     bool
+	CodeName    string
+	CgroupFiles int
+	Stdin       bool // make a pipe for standard input; else it is empty
+}
+
+// Started says that the program was executed. Facts are the kernel's own words about it, read before it could be reaped.
+type Started struct {
+	PID    int               // inside
+	Status string            // /proc/PID/status
+	Mounts string            // /proc/PID/mountinfo
+	Cgroup string            // /proc/PID/cgroup
+	UIDMap string            // /proc/PID/uid_map
+	NS     map[string]string // link texts of /proc/PID/ns
+	Links  map[string]string // network interfaces inside → flags
+}
+
+// Ended is how the leader ended: a wait status as wait4(2) gives it.
+type Ended struct {
+	WaitStatus uint32
+	// NotStarted is set when the program could not be executed; WaitStatus is then that of an exit with 126 or 127.
+	NotStarted string
+}
+
+// Open asks for a file or folder beneath /outputs, as raw bytes of its relative path.
+type Open struct{ Path []byte }
+
+// Opened carries the descriptor.
+type Opened struct{ NotRegular bool }
+
+// Failed says which step failed and the kernel's reason.
+type Failed struct {
+	Step   string
+	Errno  int
+	Detail string
+}
+
+// ProgramID is the uid and gid of the program inside.
+const ProgramID = 1000
