@@ -1,0 +1,117 @@
+package cgroup
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// read returns the text of a small control file.
+func read(dir, file string) (string, error) {
+	b, err := os.ReadFile(filepath.Join(dir, file))
+	return string(bytes.TrimSpace(b)), err
+}
+
+// write gives a control file a value in one write, as the kernel wants it. The file must exist.
+func write(dir, file, value string) error {
+	f, err := os.OpenFile(filepath.Join(dir, file), os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if _, err := f.WriteString(value); err != nil {
+		return fmt.Errorf("value %q: %w", value, err)
+	}
+	return nil
+}
+
+// rmdir removes a group; none there is fine. The kernel's rmdir takes a group's files along with it, and os.Remove would try
+// to unlink first.
+func rmdir(dir string) error {
+	for {
+		err := syscall.Rmdir(dir)
+		switch {
+		case err == nil || errors.Is(err, fs.ErrNotExist):
+			return nil
+		case err != syscall.EINTR:
+			return &fs.PathError{Op: "rmdir", Path: dir, Err: err}
+		}
+	}
+}
+
+// number parses a counter or a limit; "max" is math.MaxInt64.
+func number(s string) (int64, error) {
+	s = strings.TrimSpace(s)
+	if s == "max" {
+		return math.MaxInt64, nil
+	}
+	n, err := strconv.ParseUint(s, 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("not a number: %q", clip(s))
+	}
+	return int64(min(n, math.MaxInt64)), nil
+}
+
+// field finds a number in lines of "key value".
+func field(text, key string) (int64, bool) {
+	for line := range strings.Lines(text) {
+		if k, v, ok := strings.Cut(line, " "); ok && k == key {
+			n, err := number(v)
+			return n, err == nil
+		}
+	}
+	return 0, false
+}
+
+// cpuBound is above any number of a CPU that Linux supports.
+const cpuBound = 1 << 16
+
+// parseCPUs reads the kernel's list format, such as "0-3,8".
+func parseCPUs(s string) ([]int, error) {
+	var cpus []int
+	for part := range strings.SplitSeq(strings.TrimSpace(s), ",") {
+		if part == "" {
+			continue
+		}
+		first, last, isRange := strings.Cut(part, "-")
+		a, err := strconv.ParseUint(first, 10, 32)
+		b := a
+		if err == nil && isRange {
+			b, err = strconv.ParseUint(last, 10, 32)
+		}
+		if err != nil || b < a || b >= cpuBound || len(cpus)+int(b-a) >= cpuBound {
+			return nil, fmt.Errorf("not a list of CPUs: %q", clip(s))
+		}
+		for n := a; n <= b; n++ {
+			cpus = append(cpus, int(n))
+		}
+	}
+	return cpus, nil
+}
+
+func formatCPUs(cpus []int) string {
+	var b strings.Builder
+	for i, n := range cpus {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		b.WriteString(strconv.Itoa(n))
+	}
+	return b.String()
+}
+
+func clip(s string) string { return s[:min(len(s), 64)] }
+
+// writable reports whether the effective user may make entries in a folder; it knows of read-only mounts.
+func writable(dir string) error {
+	return unix.Faccessat(unix.AT_FDCWD, dir, unix.W_OK|unix.X_OK, unix.AT_EACCESS)
+}

@@ -1,0 +1,201 @@
+package cgroup
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"sync"
+	"syscall"
+
+	"glovebox"
+)
+
+// Limits bound a group. All are needed.
+type Limits struct {
+	Memory    int64   // bytes, tmpfs files of the processes included; there is no swap besides
+	Processes int64   // processes and threads
+	CPUs      float64 // bandwidth in CPUs, from 0.01
+}
+
+// period is the window of the bandwidth limit, the kernel's default.
+const period = 100_000 // µs
+
+func (l Limits) check() error {
+	const fix = "ask for positive limits within reach of the machine"
+	switch {
+	case l.Memory < 1<<20:
+		return glovebox.Errorf(glovebox.CodeInvalid, fix, "a memory limit of %d bytes is below 1 MiB", l.Memory)
+	case l.Processes < 1:
+		return glovebox.Errorf(glovebox.CodeInvalid, fix, "a limit of %d processes leaves none", l.Processes)
+	case !(l.CPUs >= 0.01 && l.CPUs <= cpuBound):
+		return glovebox.Errorf(glovebox.CodeInvalid, fix, "a limit of %v CPUs is not between 0.01 and %d", l.CPUs, cpuBound)
+	}
+	return nil
+}
+
+// Group is the control groups of one run. Remove it at the end, or at least Close it.
+type Group struct {
+	host  *Host
+	dirs  map[place]string
+	order []place // the killing one first, then in the order of making
+	cpus  []int
+
+	mu      sync.Mutex
+	procs   []*os.File
+	unified *os.File
+	meters  map[string]*os.File // open counters by place and name; nil for one that is not there
+	ended   bool                // descriptors are closed, CPUs given back
+}
+
+// New makes the group parent/name in every hierarchy in use and sets the limits. On error nothing is left, save the parent.
+// parent is absolute; name is made of letters, digits, "_" and "-" and must be new (else code conflict).
+//
+// A run of fewer CPUs than the parent has is kept to ceil(CPUs) of them, the least taken ones, so that programs that count
+// CPUs see no more. Where the cpuset controller is missing that is left to the caller (see CPUs); memory, pids and cpu are
+// never done without: then the code is unavailable and the message says what is missing.
+func (h *Host) New(parent, name string, limits Limits) (g *Group, err error) {
+	if err := limits.check(); err != nil {
+		return nil, err
+	}
+	if err := checkParent(parent); err != nil {
+		return nil, err
+	}
+	if !goodName.MatchString(name) {
+		return nil, glovebox.Errorf(glovebox.CodeInvalid, "use letters, digits, _ and -", "bad name for a control group")
+	}
+	if err := h.complete(parent); err != nil {
+		return nil, err
+	}
+	g = &Group{host: h, dirs: map[place]string{}, meters: map[string]*os.File{}}
+	defer func() {
+		if err == nil {
+			return
+		}
+		g.Close()
+		for _, p := range g.order {
+			err = errors.Join(err, rmdir(g.dirs[p]))
+		}
+		g, err = nil, h.explain(parent, err)
+	}()
+	if err := h.prepare(parent); err != nil {
+		return g, err
+	}
+	for _, p := range h.hierarchies() {
+		dir := filepath.Join(p.dir+parent, name)
+		err := h.mkdir(dir)
+		if errors.Is(err, fs.ErrNotExist) { // somebody removed the parent
+			h.forget(parent)
+			err = errors.Join(h.prepare(parent), h.mkdir(dir))
+		}
+		if err != nil {
+			return g, fmt.Errorf("make control group: %w", err)
+		}
+		g.dirs[p] = dir
+		g.order = append(g.order, p)
+	}
+	if err := g.limit(parent, limits); err != nil {
+		return g, fmt.Errorf("limit control group: %w", err)
+	}
+	return g, g.open()
+}
+
+var goodName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,128}$`)
+
+func checkParent(parent string) error {
+	if !filepath.IsAbs(parent) || filepath.Clean(parent) != parent || parent == "/" {
+		return glovebox.Errorf(glovebox.CodeInvalid, "use an absolute, clean path such as /glovebox",
+			"bad parent for control groups")
+	}
+	return nil
+}
+
+// open opens what processes join by.
+func (g *Group) open() error {
+	for _, p := range g.order {
+		f, err := os.OpenFile(filepath.Join(g.dirs[p], "cgroup.procs"), os.O_WRONLY, 0)
+		if err != nil {
+			return fmt.Errorf("open control group: %w", err)
+		}
+		g.procs = append(g.procs, f)
+	}
+	if g.host.unified != nil {
+		f, err := os.OpenFile(g.dirs[*g.host.unified], os.O_RDONLY|syscall.O_DIRECTORY, 0)
+		if err != nil {
+			return fmt.Errorf("open control group: %w", err)
+		}
+		g.unified = f
+	}
+	return nil
+}
+
+// Procs are descriptors, open for writing, by which a process joins: it writes "0" to each, in this order, so that whoever is
+// in any of the groups is in the one that kills. The Group owns them.
+func (g *Group) Procs() []*os.File { return g.procs }
+
+// Unified is the folder of the version 2 group, for a child to be born in (clone3 with CLONE_INTO_CGROUP). It is the one that
+// the first of Procs joins. Nil where there is no version 2. The Group owns it.
+func (g *Group) Unified() *os.File { return g.unified }
+
+// CPUs are the CPUs chosen for the run, ascending; nil when it may use all. They hold through the cpuset controller, if
+// Limits has a "cpuset"; else setting them as the affinity of the first process is the best there is.
+func (g *Group) CPUs() []int { return g.cpus }
+
+// limit writes the limits. New groups have no others, so a file whose default is right is not written.
+func (g *Group) limit(parent string, l Limits) error {
+	memory, pids, cpu := g.host.places["memory"], g.host.places["pids"], g.host.places["cpu"]
+	if err := g.limitMemory(memory, l.Memory); err != nil {
+		return err
+	}
+	if err := write(g.dirs[pids], "pids.max", strconv.FormatInt(l.Processes, 10)); err != nil {
+		return err
+	}
+	quota := strconv.FormatInt(int64(math.Ceil(l.CPUs*period)), 10)
+	file := "cpu.cfs_quota_us"
+	if cpu.v2 {
+		file, quota = "cpu.max", quota+" "+strconv.Itoa(period)
+	}
+	if err := write(g.dirs[cpu], file, quota); err != nil {
+		return err
+	}
+	return g.limitCPUs(parent, int(math.Ceil(l.CPUs)))
+}
+
+func (g *Group) limitMemory(p place, bytes int64) error {
+	dir, value := g.dirs[p], strconv.FormatInt(bytes, 10)
+	limit, swap, none := "memory.limit_in_bytes", "memory.memsw.limit_in_bytes", value // memsw counts memory and swap together
+	if p.v2 {
+		limit, swap, none = "memory.max", "memory.swap.max", "0"
+		// One process of a run that is out of memory is of no use without the others.
+		if err := write(dir, "memory.oom.group", "1"); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	if err := write(dir, limit, value); err != nil {
+		return err
+	}
+	err := write(dir, swap, none)
+	if errors.Is(err, fs.ErrNotExist) && !g.host.swapping() {
+		return nil
+	}
+	return err
+}
+
+// swapping reports whether the machine swaps; if it cannot be told it does.
+func (h *Host) swapping() bool {
+	areas, err := os.ReadFile(h.swaps)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false // a kernel without swap
+	}
+	lines := 0
+	for _, c := range areas {
+		if c == '\n' {
+			lines++
+		}
+	}
+	return err != nil || lines > 1 // below the heading
+}

@@ -1,0 +1,178 @@
+package cgroup
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/moby/sys/mountinfo"
+)
+
+// Host is what a machine offers: its hierarchies and which controller is in which. Make one with Detect.
+type Host struct {
+	places  map[string]place // by controller
+	unified *place           // the version 2 hierarchy, with or without controllers
+	own     string           // this process's group in the version 2 hierarchy
+	swaps   string           // file that lists the machine's swap areas
+	mkdir   func(dir string) error
+
+	mu       sync.Mutex
+	prepared map[string]bool // parents
+	load     map[int]int     // live groups by CPU
+}
+
+// place is a hierarchy: a mount point and the version of its files.
+type place struct {
+	dir string
+	v2  bool
+}
+
+// controllers are those a run uses; cpuacct only exists apart in version 1, freezer kills where there is no version 2.
+func controllers() []string { return []string{"memory", "pids", "cpu", "cpuacct", "cpuset", "freezer"} }
+
+// Detect looks at what is mounted at root and below, "/sys/fs/cgroup" on almost every machine. It fails when it cannot tell or
+// when there is nothing.
+func Detect(root string) (*Host, error) {
+	mounts, err := os.Open("/proc/self/mountinfo")
+	if err != nil {
+		return nil, fmt.Errorf("find control groups: %w", err)
+	}
+	defer mounts.Close()
+	membership, err := os.Open("/proc/self/cgroup")
+	if err != nil {
+		return nil, fmt.Errorf("find control groups: %w", err)
+	}
+	defer membership.Close()
+	return detect(root, mounts, membership)
+}
+
+// detect is Detect for any mount table and membership.
+func detect(root string, mounts, membership io.Reader) (*Host, error) {
+	h := &Host{places: map[string]place{}, swaps: "/proc/swaps", own: "/", prepared: map[string]bool{}, load: map[int]int{},
+		mkdir: func(dir string) error { return os.Mkdir(dir, 0o755) }}
+	found, err := mountinfo.GetMountsFromReader(mounts, mountinfo.FSTypeFilter("cgroup", "cgroup2"))
+	if err != nil {
+		return nil, fmt.Errorf("find control groups: %w", err)
+	}
+	for _, m := range found {
+		if m.Mountpoint != root && !strings.HasPrefix(m.Mountpoint, root+"/") {
+			continue
+		}
+		if m.FSType == "cgroup2" {
+			if h.unified == nil {
+				h.unified = &place{m.Mountpoint, true}
+			}
+			continue
+		}
+		for _, c := range strings.Split(m.VFSOptions, ",") {
+			if _, twice := h.places[c]; !twice && slices.Contains(controllers(), c) {
+				h.places[c] = place{m.Mountpoint, false}
+			}
+		}
+	}
+	if h.unified != nil {
+		list, err := read(h.unified.dir, "cgroup.controllers")
+		if err != nil {
+			return nil, fmt.Errorf("find control groups: %w", err)
+		}
+		for _, c := range strings.Fields(list) {
+			if _, older := h.places[c]; !older && slices.Contains(controllers(), c) {
+				h.places[c] = *h.unified
+			}
+		}
+	}
+	if len(h.places) == 0 && h.unified == nil {
+		return nil, fmt.Errorf("find control groups: none mounted at %s", root)
+	}
+	return h, h.findOwn(membership)
+}
+
+// findOwn reads this process's group in the version 2 hierarchy. A path that leads out of the mounted tree counts as its top.
+func (h *Host) findOwn(membership io.Reader) error {
+	b, err := io.ReadAll(io.LimitReader(membership, 1<<20))
+	if err != nil {
+		return fmt.Errorf("find own control group: %w", err)
+	}
+	for line := range strings.Lines(string(b)) {
+		if path, ok := strings.CutPrefix(strings.TrimSuffix(line, "\n"), "0::/"); ok && filepath.IsLocal(path) {
+			h.own = "/" + path
+		}
+	}
+	return nil
+}
+
+// Mode is "v2" when a version 2 hierarchy has all the controllers there are, "v1" when there is no such hierarchy, and "hybrid"
+// between.
+func (h *Host) Mode() string {
+	if h.unified == nil {
+		return "v1"
+	}
+	for _, p := range h.places {
+		if !p.v2 {
+			return "hybrid"
+		}
+	}
+	return "v2"
+}
+
+// Parent is where the groups of runs belong unless the configuration says otherwise: "/glovebox" for root, and below the own
+// group for an ordinary user of version 2, who can only be given a part of the tree.
+func (h *Host) Parent() string {
+	if os.Geteuid() != 0 && h.Mode() == "v2" {
+		return filepath.Join(h.own, "glovebox")
+	}
+	return "/glovebox"
+}
+
+// Sweep removes the empty groups under parent whose names are not live: what a supervisor that died left over. It leaves
+// groups that still have processes alone and reports them.
+func (h *Host) Sweep(parent string, live func(name string) bool) error {
+	if err := checkParent(parent); err != nil {
+		return err
+	}
+	var errs []error
+	for _, p := range h.hierarchies() {
+		entries, err := os.ReadDir(p.dir + parent)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			errs = append(errs, fmt.Errorf("sweep control groups: %w", err))
+		}
+		for _, e := range entries {
+			if !e.IsDir() || live(e.Name()) {
+				continue
+			}
+			if err := rmdir(filepath.Join(p.dir+parent, e.Name())); err != nil {
+				errs = append(errs, fmt.Errorf("sweep control groups: %w", err))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// hierarchies are the distinct ones in use, the one that kills first.
+func (h *Host) hierarchies() []place {
+	var all []place
+	if p, ok := h.killer(); ok {
+		all = append(all, p)
+	}
+	for _, c := range controllers() {
+		p, ok := h.places[c]
+		if ok && !slices.Contains(all, p) && (c != "freezer" || h.unified == nil) {
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+// killer is the hierarchy whose groups kill: version 2 where there is one, else the freezer's.
+func (h *Host) killer() (place, bool) {
+	if h.unified != nil {
+		return *h.unified, true
+	}
+	p, ok := h.places["freezer"]
+	return p, ok
+}
