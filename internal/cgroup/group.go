@@ -44,6 +44,8 @@ type Group struct {
 	dirs  map[place]string
 	order []place // the killing one first, then in the order of making
 	cpus  []int
+	// memory is the limit as the kernel was given it, in bytes.
+	memory int64
 
 	mu      sync.Mutex
 	procs   []*os.File
@@ -71,7 +73,7 @@ func (h *Host) New(parent, name string, limits Limits) (g *Group, err error) {
 	if err := h.complete(parent); err != nil {
 		return nil, err
 	}
-	g = &Group{host: h, dirs: map[place]string{}, meters: map[string]*os.File{}}
+	g = &Group{host: h, memory: limits.Memory, dirs: map[place]string{}, meters: map[string]*os.File{}}
 	defer func() {
 		if err == nil {
 			return

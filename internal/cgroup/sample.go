@@ -44,11 +44,8 @@ func (g *Group) Sample() (Sample, error) {
 	} else {
 		s.Memory = r.number(memory, "memory.usage_in_bytes")
 		s.MemoryPeak = r.number(memory, "memory.max_usage_in_bytes")
-		kills, own := r.field(memory, "memory.oom_control", "oom_kill"), int64(1)
-		if kills > 0 {
-			own = max(r.number(memory, "memory.failcnt"), r.number(memory, "memory.memsw.failcnt"))
-		}
-		s.OOMKills, s.OOMOutside = blame(kills, own)
+		kills := r.field(memory, "memory.oom_control", "oom_kill")
+		s.OOMKills, s.OOMOutside = blame(kills, g.touched(&r, memory, s.MemoryPeak))
 	}
 	s.Processes, s.ProcessesPeak = r.number(pids, "pids.current"), r.number(pids, "pids.peak")
 	s.ForksRefused = r.field(pids, "pids.events", "max")
@@ -66,6 +63,19 @@ func blame(kills, own int64) (inside, outside int64) {
 		return kills, -1
 	}
 	return kills, 0
+}
+
+// touched tells how often a version 1 group met its own limit, if only 0 or more than 0: by its peak, because newer kernels
+// no longer count failures. The kernel kills a little short of the limit when what was asked for is larger than a page.
+func (g *Group) touched(r *reader, memory place, peak int64) int64 {
+	const short = 1 << 20
+	if peak < 0 {
+		return -1
+	}
+	if peak > g.memory-short {
+		return 1
+	}
+	return max(0, r.number(memory, "memory.failcnt"))
 }
 
 // reader reads a group's counters and keeps the first error. What a kernel does not have reads as -1 and is no error.
