@@ -11,7 +11,8 @@ import (
 )
 
 // A fork of a Go process may run no Go that allocates, locks or grows a stack, so everything the child needs is laid out
-// before, and the child makes raw system calls only. These three are what package syscall itself puts around its fork.
+// before, and the child makes raw system calls only, in functions that do not check the stack (the runtime ends a child
+// that does). These three are what package syscall itself puts around its fork.
 //
 //go:linkname beforeFork syscall.runtime_BeforeFork
 func beforeFork()
@@ -42,6 +43,7 @@ const (
 	stepLandlock
 	stepDescriptors
 	stepFilter
+	stepFenced // no failure: everything is in force and the child waits at the gate
 	stepExec
 )
 
@@ -51,10 +53,10 @@ var childSteps = [...]string{
 	stepStdio: "connect standard streams", stepLimits: "set resource limits", stepDir: "enter working directory",
 	stepGroups: "drop groups", stepBounding: "drop capability bounds", stepIDs: "take program id", stepCaps: "drop capabilities",
 	stepNoNewPrivs: "forbid new privileges", stepLandlock: "enforce Landlock", stepDescriptors: "close descriptors",
-	stepFilter: "install system call filter", stepExec: "execute",
+	stepFilter: "install system call filter", stepFenced: "wait at the gate", stepExec: "execute",
 }
 
-// childError is what the child writes before it gives up.
+// childError is what the child writes when it is fenced and before it gives up.
 type childError struct {
 	step  childStep
 	errno int32
@@ -74,6 +76,7 @@ type child struct {
 	landlock   int
 	filter     unix.SockFprog
 	report     int // write end, close on exec
+	gate       int // read end, close on exec: a byte lets the child execute the program
 	lastCap    uintptr
 
 	zero      [2]byte // "0", what a control group file takes for "whoever writes"
@@ -84,14 +87,26 @@ type child struct {
 	failed    childError
 }
 
-// start forks and executes c.
-func (c *child) start() (pid int, failed childError, err error) {
-	var pipe [2]int
-	if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC); err != nil {
-		return 0, childError{}, err
+// started is a child that waits at the gate with everything in force, so that the kernel can be asked about it before the
+// program's first instruction.
+type started struct {
+	pid          int
+	report, gate int
+}
+
+// start forks c and waits until it stands at the gate. A failed child is dead and reaped.
+func (c *child) start() (*started, error) {
+	var report, gate [2]int
+	if err := unix.Pipe2(report[:], unix.O_CLOEXEC); err != nil {
+		return nil, step("fork", err)
 	}
-	defer unix.Close(pipe[0])
-	c.report = pipe[1]
+	defer unix.Close(report[1])
+	if err := unix.Pipe2(gate[:], unix.O_CLOEXEC); err != nil {
+		unix.Close(report[0])
+		return nil, step("fork", err)
+	}
+	defer unix.Close(gate[0])
+	c.report, c.gate = report[1], gate[0]
 	copy(c.zero[:], "0")
 	copy(c.oom[:], "1000")
 	c.capHeader = unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
@@ -103,21 +118,61 @@ func (c *child) start() (pid int, failed childError, err error) {
 	syscall.ForkLock.Unlock()
 	runtime.UnlockOSThread()
 	runtime.KeepAlive(c)
-	unix.Close(pipe[1])
+	w := &started{pid: pid, report: report[0], gate: gate[1]}
 	if errno != 0 {
-		return 0, childError{}, errno
+		w.close()
+		return nil, step("fork", errno)
 	}
-	n, err := unix.Read(pipe[0], (*[unsafe.Sizeof(failed)]byte)(unsafe.Pointer(&failed))[:])
+	// The child's own end must be closed here, or its death would not end the pipe.
+	unix.Close(report[1])
+	said, err := w.read()
+	if err == nil && said.step != stepFenced {
+		err = step(childSteps[said.step], unix.Errno(said.errno))
+	}
 	if err != nil {
-		return pid, childError{}, err
+		w.close()
+		reapOne(pid)
+		return nil, err
 	}
-	if n != 0 && n != int(unsafe.Sizeof(failed)) {
-		return pid, childError{}, unix.EPIPE
+	return w, nil
+}
+
+func (w *started) close() {
+	unix.Close(w.report)
+	unix.Close(w.gate)
+}
+
+// read takes what the child says next. A child that says nothing more has executed the program: that closed the pipe.
+func (w *started) read() (said childError, err error) {
+	buf := (*[unsafe.Sizeof(said)]byte)(unsafe.Pointer(&said))[:]
+	for {
+		n, err := unix.Read(w.report, buf)
+		switch {
+		case err == unix.EINTR:
+			continue
+		case err != nil:
+			return childError{}, step("listen to child", err)
+		case n == 0:
+			return childError{}, nil
+		case n != len(buf):
+			return childError{}, step("listen to child", unix.EPIPE)
+		}
+		return said, nil
 	}
-	return pid, failed, nil
+}
+
+// release opens the gate. The errno is 0 when the program was executed.
+func (w *started) release() (unix.Errno, error) {
+	defer w.close()
+	if _, err := unix.Write(w.gate, []byte{1}); err != nil {
+		return 0, step("open gate", err)
+	}
+	said, err := w.read()
+	return unix.Errno(said.errno), err
 }
 
 //go:norace
+//go:nosplit
 func (c *child) fork() (int, syscall.Errno) {
 	beforeFork()
 	pid, _, errno := syscall.RawSyscall6(syscall.SYS_CLONE, uintptr(syscall.SIGCHLD), 0, 0, 0, 0, 0)
@@ -133,16 +188,18 @@ func (c *child) fork() (int, syscall.Errno) {
 // run is the child. It never returns.
 //
 //go:norace
+//go:nosplit
 func (c *child) run() {
 	if errno := c.prepare(); errno != 0 {
 		c.failed.errno = int32(errno)
 	} else if errno := c.fence(); errno != 0 {
 		c.failed.errno = int32(errno)
 	} else {
+		c.waitAtGate()
 		c.failed.step = stepExec
 		c.failed.errno = int32(c.exec())
 	}
-	syscall.RawSyscall(syscall.SYS_WRITE, uintptr(c.report), uintptr(unsafe.Pointer(&c.failed)), unsafe.Sizeof(c.failed))
+	c.say()
 	// As a shell has it: 127 for what is not there, 126 for what cannot be executed.
 	code := uintptr(126)
 	if c.failed.errno == int32(syscall.ENOENT) {
@@ -153,9 +210,35 @@ func (c *child) run() {
 	}
 }
 
+//go:norace
+//go:nosplit
+func (c *child) say() {
+	syscall.RawSyscall(syscall.SYS_WRITE, uintptr(c.report), uintptr(unsafe.Pointer(&c.failed)), unsafe.Sizeof(c.failed))
+}
+
+// waitAtGate says that the child is fenced and returns when the gate opens. When init goes away instead, so does the child.
+//
+//go:norace
+//go:nosplit
+func (c *child) waitAtGate() {
+	c.failed.step = stepFenced
+	c.say()
+	for {
+		n, _, e := syscall.RawSyscall(syscall.SYS_READ, uintptr(c.gate), uintptr(unsafe.Pointer(&c.zero)), 1)
+		if e == syscall.EINTR {
+			continue
+		}
+		if e != 0 || n != 1 {
+			syscall.RawSyscall(syscall.SYS_EXIT_GROUP, 127, 0, 0)
+		}
+		return
+	}
+}
+
 // prepare does what needs the rights that fence gives away.
 //
 //go:norace
+//go:nosplit
 func (c *child) prepare() syscall.Errno {
 	c.failed.step = stepSession
 	if _, _, e := syscall.RawSyscall(syscall.SYS_SETSID, 0, 0, 0); e != 0 {
@@ -199,6 +282,7 @@ func (c *child) prepare() syscall.Errno {
 // the program decides anew.
 //
 //go:norace
+//go:nosplit
 func (c *child) raiseOOMScore() syscall.Errno {
 	if _, _, e := syscall.RawSyscall(syscall.SYS_PRCTL, unix.PR_SET_DUMPABLE, 1, 0); e != 0 {
 		return e
@@ -216,6 +300,7 @@ func (c *child) raiseOOMScore() syscall.Errno {
 }
 
 //go:norace
+//go:nosplit
 func (c *child) setLimits() syscall.Errno {
 	none := syscall.Rlimit{}
 	if e := setLimit(unix.RLIMIT_CORE, &none); e != 0 {
@@ -226,6 +311,7 @@ func (c *child) setLimits() syscall.Errno {
 }
 
 //go:norace
+//go:nosplit
 func setLimit(what uintptr, to *syscall.Rlimit) syscall.Errno {
 	_, _, e := syscall.RawSyscall6(syscall.SYS_PRLIMIT64, 0, what, uintptr(unsafe.Pointer(to)), 0, 0, 0)
 	return e
@@ -235,6 +321,7 @@ func setLimit(what uintptr, to *syscall.Rlimit) syscall.Errno {
 // some of this.
 //
 //go:norace
+//go:nosplit
 func (c *child) fence() syscall.Errno {
 	if e := c.dropCapabilities(); e != 0 {
 		return e
@@ -265,6 +352,7 @@ func (c *child) fence() syscall.Errno {
 // dropCapabilities leaves the program without any capability and without a way to one.
 //
 //go:norace
+//go:nosplit
 func (c *child) dropCapabilities() syscall.Errno {
 	c.failed.step = stepBounding
 	for n := uintptr(0); n <= c.lastCap; n++ {
@@ -301,6 +389,7 @@ const secureBits = 1<<0 | 1<<1 | 1<<2 | 1<<3 | 1<<5 | 1<<6 | 1<<7
 // exec tries the candidates as a shell does: what is not there or may not be executed gives way to the next.
 //
 //go:norace
+//go:nosplit
 func (c *child) exec() syscall.Errno {
 	last := syscall.ENOENT
 	for i := 0; i < len(c.candidates); i++ {

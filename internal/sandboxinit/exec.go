@@ -14,7 +14,7 @@ import (
 	"glovebox/internal/sandboxinit/wire"
 )
 
-// leader is the started program whose end is reported; -1 as pid says that nothing was started.
+// leader is the started program whose end is reported.
 type leader struct {
 	pid        int
 	notStarted string
@@ -34,7 +34,8 @@ func (p *pipes) close() {
 	}
 }
 
-// exec starts the program and tells the driver. An error means that the socket is broken.
+// exec brings the program to the gate and tells the driver what the kernel says of it. An error means that the socket is
+// broken.
 func (s *sandbox) exec(e *wire.Exec, files []*os.File) error {
 	if e.HasCode {
 		if len(files) == 0 {
@@ -52,27 +53,45 @@ func (s *sandbox) exec(e *wire.Exec, files []*os.File) error {
 	if err != nil {
 		return s.fail(step("make pipes", err))
 	}
-	defer p.close()
+	keep := false
+	defer func() {
+		if !keep {
+			p.close()
+		}
+	}()
 	c := s.newChild(e, p, files)
-	pid, failed, err := c.start()
+	w, err := c.start()
 	if err != nil {
-		return s.fail(step("fork", err))
+		return s.fail(err)
 	}
-	l := leader{pid: pid}
-	switch {
-	case failed.step == stepExec:
-		l.notStarted = notStarted(e.Argv[0], unix.Errno(failed.errno))
-		fmt.Fprintf(p.stdio[2], "glovebox: %s\n", l.notStarted)
-	case failed.step != 0:
-		reapOne(pid)
-		return s.fail(step(childSteps[failed.step], unix.Errno(failed.errno)))
+	s.waiting = &waiting{started: w, pipes: p, name: e.Argv[0]}
+	keep = true
+	return s.conn.Send(wire.Message{Started: s.facts(w.pid)}, p.far...)
+}
+
+// waiting is a child at the gate.
+type waiting struct {
+	*started
+	pipes *pipes
+	name  []byte
+}
+
+// release lets the program go.
+func (s *sandbox) release() error {
+	w := s.waiting
+	if w == nil {
+		return s.fail(step("open gate", errors.New("nobody waits")))
 	}
-	facts := s.facts(pid)
-	for _, f := range p.stdio {
-		f.Close()
-	}
-	if err := s.conn.Send(wire.Message{Started: facts}, p.far...); err != nil {
+	s.waiting = nil
+	defer w.pipes.close()
+	errno, err := w.started.release()
+	if err != nil {
 		return err
+	}
+	l := leader{pid: w.pid}
+	if errno != 0 {
+		l.notStarted = notStarted(w.name, errno)
+		fmt.Fprintf(w.pipes.stdio[2], "glovebox: %s\n", l.notStarted)
 	}
 	s.leaders <- l
 	return nil
@@ -197,7 +216,7 @@ func cstrings(list [][]byte) []*byte {
 	return append(out, nil)
 }
 
-// facts reads what the kernel says of the program. It cannot be reaped before: only reap waits, and only after this.
+// facts reads what the kernel says of the child at the gate.
 func (s *sandbox) facts(pid int) *wire.Started {
 	at := fmt.Sprintf("%d/", pid)
 	f := &wire.Started{

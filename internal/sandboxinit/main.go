@@ -51,6 +51,7 @@ type sandbox struct {
 	proc     int // the sandbox's /proc, writable here and nowhere else
 	landlock int // the program's ruleset, -1 for none
 	abi      int
+	waiting  *waiting // the child at the gate, if any
 	leaders  chan leader
 }
 
@@ -106,6 +107,8 @@ func (s *sandbox) serve(m wire.Message, files []*os.File) error {
 		return s.conn.Send(wire.Message{Ready: &wire.Ready{LandlockABI: s.abi}}, data)
 	case m.Exec != nil:
 		return s.exec(m.Exec, files)
+	case m.Go != nil:
+		return s.release()
 	case m.Open != nil:
 		return s.open(m.Open.Path)
 	}

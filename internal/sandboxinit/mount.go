@@ -381,11 +381,10 @@ func (s *sandbox) enter() error {
 	if err := unix.Unmount(".", unix.MNT_DETACH); err != nil {
 		return step("leave the host's root", err)
 	}
-	if err := unix.Unmount("/data", unix.MNT_DETACH); err != nil {
-		return step("detach workspace", err)
-	}
-	if err := unix.Rmdir("/data"); err != nil {
-		return step("detach workspace", err)
+	for _, scaffold := range []string{"/data", "/empty"} {
+		if err := errors.Join(unix.Unmount(scaffold, unix.MNT_DETACH), unix.Rmdir(scaffold)); err != nil {
+			return step("detach "+scaffold, err)
+		}
 	}
 	if err := setAttr(s.root, unix.MOUNT_ATTR_RDONLY, 0); err != nil {
 		return step("seal root", err)

@@ -5,8 +5,9 @@
 //	driver                 init
 //	Setup    ────────────▶ builds the root, closes the way back
 //	         ◀──────────── Ready (descriptor: the sandbox's own file system) | Failed
-//	Exec     ────────────▶ forks, fences the child, executes
+//	Exec     ────────────▶ forks, fences the child, leaves it at the gate
 //	         ◀──────────── Started (descriptors: stdout, stderr, stdin if asked) | Failed
+//	Go       ────────────▶ the child executes the program
 //	         ◀──────────── Ended, once, when the leader has ended
 //	Open     ────────────▶ only when nothing of the user's is alive
 //	         ◀──────────── Opened (descriptor) | Failed
@@ -21,6 +22,7 @@ type Message struct {
 	Ready   *Ready   `json:",omitempty"`
 	Exec    *Exec    `json:",omitempty"`
 	Started *Started `json:",omitempty"`
+	Go      *Go      `json:",omitempty"`
 	Ended   *Ended   `json:",omitempty"`
 	Open    *Open    `json:",omitempty"`
 	Opened  *Opened  `json:",omitempty"`
@@ -78,7 +80,8 @@ type Exec struct {
 	Stdin       bool // make a pipe for standard input; else it is empty
 }
 
-// Started says that the program was executed. Facts are the kernel's own words about it, read before it could be reaped.
+// Started says that the program's process stands at the gate, one execve away from the program, with everything in force. The
+// fields are the kernel's own words about it.
 type Started struct {
 	PID    int               // inside
 	Status string            // /proc/PID/status
@@ -88,6 +91,9 @@ type Started struct {
 	NS     map[string]string // link texts of /proc/PID/ns
 	Links  map[string]string // network interfaces inside → flags
 }
+
+// Go opens the gate.
+type Go struct{}
 
 // Ended is how the leader ended: a wait status as wait4(2) gives it.
 type Ended struct {

@@ -1,0 +1,133 @@
+package process
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+
+	"glovebox"
+	"glovebox/internal/cleanup"
+)
+
+// tmpfsRoom is what must be left of the memory limit beside a full workspace for the workspace to be in memory.
+const tmpfsRoom = 64 * glovebox.MiB
+
+// inMemory reports whether the sandbox's own file system is a tmpfs: fast, and charged to the run's memory.
+func inMemory(l glovebox.Limits) bool { return l.Disk+tmpfsRoom <= l.Memory }
+
+// makeDisk makes the sandbox's own file system on the host's disk: a sparse file of fixed size behind a loop device. Its size
+// is a hard limit that also counts files that are open but no longer have a name. What is returned is a detached mount. The
+// file has no name and the device detaches itself, so everything is gone once the last descriptor is.
+func (d *Driver) makeDisk(ctx context.Context, l glovebox.Limits, i *ids) (_ *os.File, err error) {
+	if os.Getuid() != 0 {
+		return nil, glovebox.Errorf(glovebox.CodeUnavailable,
+			fmt.Sprintf("ask for --disk at most %v, or for --memory of at least %v, or run as root",
+				l.Memory-tmpfsRoom, l.Disk+tmpfsRoom),
+			"a workspace of %v beside %v of memory must lie on disk, and only root has a backing with a hard limit (loop)",
+			l.Disk, l.Memory)
+	}
+	var undo cleanup.Stack
+	defer func() { err = errors.Join(err, undo.Run(context.WithoutCancel(ctx))) }()
+	if err := os.MkdirAll(d.cfg.ScratchDir, 0o700); err != nil {
+		return nil, fmt.Errorf("make scratch folder: %w", err)
+	}
+	file, err := os.CreateTemp(d.cfg.ScratchDir, "disk-")
+	if err != nil {
+		return nil, fmt.Errorf("make backing file: %w", err)
+	}
+	undo.Push("close backing file", func(context.Context) error { return file.Close() })
+	undo.Push("unlink backing file", func(context.Context) error { return os.Remove(file.Name()) })
+	if err := format(ctx, file, l, i); err != nil {
+		return nil, err
+	}
+	loop, device, err := attachLoop(file)
+	if err != nil {
+		return nil, err
+	}
+	undo.Push("close loop device", func(context.Context) error { return loop.Close() })
+	return mountDevice(device)
+}
+
+// format makes an ext4 of the size and with the inodes asked for. The tables come on top of the size, so that a program can
+// really fill it up to the limit.
+func format(ctx context.Context, file *os.File, l glovebox.Limits, i *ids) error {
+	mkfs, err := exec.LookPath("mkfs.ext4")
+	if err != nil {
+		return glovebox.Errorf(glovebox.CodeUnavailable, "install e2fsprogs (apt-get install e2fsprogs)",
+			"a workspace on disk needs mkfs.ext4")
+	}
+	const inodeSize, perGroup = 256, 128 * glovebox.MiB
+	tables := glovebox.Size(l.Files+16)*inodeSize*9/8 + (l.Disk/perGroup+2)*64*glovebox.KiB + glovebox.MiB
+	if err := file.Truncate(int64(l.Disk + tables)); err != nil {
+		return fmt.Errorf("size backing file: %w", err)
+	}
+	cmd := exec.CommandContext(ctx, mkfs, "-q", "-F", "-b", "4096", "-m", "0", "-I", strconv.Itoa(inodeSize),
+		"-N", strconv.FormatInt(l.Files+16, 10), "-O", "^has_journal,^resize_inode",
+		"-E", fmt.Sprintf("lazy_itable_init=1,nodiscard,root_owner=%d:%d", i.init, i.init), file.Name())
+	cmd.Env = []string{}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("mkfs.ext4: %w: %.200q", err, out)
+	}
+	return nil
+}
+
+// attachLoop puts a loop device over file. Another process may take the free device first; then the next is tried.
+func attachLoop(file *os.File) (*os.File, string, error) {
+	control, err := os.OpenFile("/dev/loop-control", os.O_RDWR, 0)
+	if err != nil {
+		return nil, "", glovebox.Errorf(glovebox.CodeUnavailable, "modprobe loop",
+			"a workspace on disk needs loop devices, and this kernel offers none")
+	}
+	defer control.Close()
+	for range 64 {
+		n, err := unix.IoctlRetInt(int(control.Fd()), unix.LOOP_CTL_GET_FREE)
+		if err != nil {
+			return nil, "", fmt.Errorf("find free loop device: %w", err)
+		}
+		device := fmt.Sprintf("/dev/loop%d", n)
+		loop, err := os.OpenFile(device, os.O_RDWR, 0)
+		if err != nil {
+			return nil, "", fmt.Errorf("open loop device: %w", err)
+		}
+		err = unix.IoctlLoopConfigure(int(loop.Fd()), &unix.LoopConfig{
+			Fd: uint32(file.Fd()), Size: 4096, Info: unix.LoopInfo64{Flags: unix.LO_FLAGS_AUTOCLEAR},
+		})
+		if err == nil {
+			return loop, device, nil
+		}
+		loop.Close()
+		if !errors.Is(err, unix.EBUSY) {
+			return nil, "", fmt.Errorf("configure loop device: %w", err)
+		}
+	}
+	return nil, "", errors.New("find free loop device: others were always faster")
+}
+
+// mountDevice mounts without attaching: the host's mount table never shows it.
+func mountDevice(device string) (*os.File, error) {
+	ctx, err := unix.Fsopen("ext4", unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("mount workspace: %w", err)
+	}
+	defer unix.Close(ctx)
+	if err := unix.FsconfigSetString(ctx, "source", device); err != nil {
+		return nil, fmt.Errorf("mount workspace: %w", err)
+	}
+	if err := unix.FsconfigCreate(ctx); err != nil {
+		return nil, fmt.Errorf("mount workspace: %w", err)
+	}
+	fd, err := unix.Fsmount(ctx, unix.FSMOUNT_CLOEXEC, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV)
+	if err != nil {
+		return nil, fmt.Errorf("mount workspace: %w", err)
+	}
+	if err := unix.Unlinkat(fd, "lost+found", unix.AT_REMOVEDIR); err != nil && !errors.Is(err, unix.ENOENT) {
+		unix.Close(fd)
+		return nil, fmt.Errorf("empty workspace: %w", err)
+	}
+	return os.NewFile(uintptr(fd), "workspace"), nil
+}

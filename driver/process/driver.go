@@ -1,0 +1,111 @@
+// Package process is the process rung: a program behind namespaces, a read-only root, control groups, no capabilities, its own
+// user ids, Landlock and a system call filter, on the host's kernel. It needs no daemon and no container engine, and works as
+// root and as an ordinary user.
+//
+// A sandbox is one process of ours, glovebox-init, started in fresh namespaces (see package sandboxinit); everything of the
+// user's is a descendant of it. The driver holds one end of a socket, the lifeline, and init ends when that end closes.
+package process
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"sync"
+
+	"glovebox"
+	"glovebox/driver"
+	"glovebox/internal/cgroup"
+	"glovebox/internal/seccomp"
+)
+
+// Config says where the driver finds and puts things. It is read by New only.
+type Config struct {
+	// Init is the path of glovebox-init. Empty: beside the running program.
+	Init string
+	// Cgroup is the group under which each run gets its own, as a path below every hierarchy. Empty: /glovebox for root,
+	// else /glovebox-UID.
+	Cgroup string
+	// IDs is the pool of host ids for root. Zero: 65536 ids from 0x70000000.
+	IDs IDPool
+	// RuntimeDir holds the id locks, shared by all engines of one user. Empty: /run/glovebox for root, else ScratchDir.
+	RuntimeDir string
+	// ScratchDir holds the backing files of workspaces on disk. Required.
+	ScratchDir string
+	// Accept names the controls that a run may go without: landlock, cpuset. Anything else is required.
+	Accept []string
+}
+
+// acceptable are the controls that an operator may accept to be without, by name.
+var acceptable = []string{"landlock", "cpuset"}
+
+// Driver makes sandboxes of the process rung. It is safe for concurrent use.
+type Driver struct {
+	cfg    Config
+	filter []byte
+	host   func() (*cgroup.Host, error)
+}
+
+// New checks cfg and the platform. It looks at the machine only when something is started or examined.
+func New(cfg Config) (*Driver, error) {
+	if runtime.GOOS != "linux" || runtime.GOARCH != "amd64" {
+		return nil, glovebox.Errorf(glovebox.CodeUnavailable, "run it on linux/amd64",
+			"the process rung runs on linux/amd64; this is %s/%s", runtime.GOOS, runtime.GOARCH)
+	}
+	for _, name := range cfg.Accept {
+		if !slices.Contains(acceptable, name) {
+			return nil, glovebox.Errorf(glovebox.CodeInvalid, fmt.Sprintf("drivers.process.accept takes some of %q", acceptable),
+				"the process rung cannot go without %q", name)
+		}
+	}
+	if cfg.ScratchDir == "" {
+		return nil, errors.New("process driver: ScratchDir is empty")
+	}
+	if cfg.Init == "" {
+		self, err := os.Executable()
+		if err != nil {
+			return nil, fmt.Errorf("find glovebox-init: %w", err)
+		}
+		cfg.Init = filepath.Join(filepath.Dir(self), "glovebox-init")
+	}
+	root := os.Getuid() == 0
+	if cfg.Cgroup == "" {
+		cfg.Cgroup = "/glovebox"
+		if !root {
+			cfg.Cgroup = fmt.Sprintf("/glovebox-%d", os.Getuid())
+		}
+	}
+	if cfg.IDs == (IDPool{}) {
+		cfg.IDs = defaultPool
+	}
+	if cfg.RuntimeDir == "" {
+		cfg.RuntimeDir = "/run/glovebox"
+		if !root {
+			cfg.RuntimeDir = cfg.ScratchDir
+		}
+	}
+	filter, err := seccomp.Filter(runtime.GOARCH)
+	if err != nil {
+		return nil, fmt.Errorf("build system call filter: %w", err)
+	}
+	d := &Driver{cfg: cfg, filter: filter}
+	d.host = sync.OnceValues(func() (*cgroup.Host, error) { return cgroup.Detect("/sys/fs/cgroup") })
+	return d, nil
+}
+
+// Isolation is the process rung.
+func (d *Driver) Isolation() glovebox.Isolation { return glovebox.IsolationProcess }
+
+func (d *Driver) accepts(name string) bool { return slices.Contains(d.cfg.Accept, name) }
+
+// Start makes a sandbox: init in fresh namespaces with its root built, and a control group that nothing is in yet.
+func (d *Driver) Start(ctx context.Context, spec driver.Spec) (driver.Sandbox, error) {
+	s, err := d.start(ctx, spec)
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}

@@ -1,0 +1,53 @@
+package process_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"glovebox/driver"
+	"glovebox/driver/drivertest"
+	"glovebox/driver/process"
+	"glovebox/internal/image"
+)
+
+// initBinary builds glovebox-init once for the tests of this package.
+var initBinary string
+
+func TestMain(m *testing.M) { os.Exit(run(m)) }
+
+func run(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "glovebox-init-")
+	if err != nil {
+		panic(err)
+	}
+	defer os.RemoveAll(dir)
+	if err := os.Chmod(dir, 0o755); err != nil {
+		panic(err)
+	}
+	initBinary = filepath.Join(dir, "glovebox-init")
+	build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", initBinary, "glovebox/cmd/glovebox-init")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		panic(string(out))
+	}
+	return m.Run()
+}
+
+func newDriver(t *testing.T) driver.Driver {
+	t.Helper()
+	d, err := process.New(process.Config{Init: initBinary, ScratchDir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func TestConformance(t *testing.T) {
+	host, err := image.Host(image.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	drivertest.Run(t, drivertest.Subject{New: newDriver, Root: host.Root()})
+}

@@ -1,0 +1,185 @@
+package process
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"glovebox"
+	"glovebox/internal/sandboxinit/wire"
+)
+
+// IDPool is a range of user and group ids of the host from which each live sandbox takes a block of its own.
+type IDPool struct {
+	Start, Count uint32
+}
+
+// blockSize is how many ids a sandbox takes: one for its init, one for the program, the rest kept for later use.
+const blockSize = 16
+
+// defaultPool lies where systemd's table of ids (UIDS-GIDS) has nothing: above container ranges, below the ids that some
+// programs take for negative numbers.
+var defaultPool = IDPool{Start: 0x70000000, Count: 1 << 16}
+
+// ids are the host ids of one sandbox.
+type ids struct {
+	init, program uint32   // the latter only, where single
+	single        bool     // only the starting user's own id is mapped
+	keepOwner     bool     // an ordinary user started it
+	helper        bool     // newuidmap writes the maps
+	lock          *os.File // holds the block until the sandbox is gone
+}
+
+func (i *ids) release() error {
+	if i.lock == nil {
+		return nil
+	}
+	return i.lock.Close()
+}
+
+// describe says what the program's id is outside, for the posture.
+func (i *ids) describe() string {
+	if i.single {
+		return "the starting user's own id (single)"
+	}
+	return fmt.Sprintf("own block, outside %d", i.program)
+}
+
+// takeIDs finds ids for one sandbox: as root a block of the pool, as a user a block of the user's subordinate ids, else the
+// user's own id alone.
+func (d *Driver) takeIDs() (*ids, error) {
+	uid := os.Getuid()
+	if uid == 0 {
+		i, err := takeBlock(d.cfg.IDs, d.cfg.RuntimeDir)
+		if err != nil {
+			return nil, err
+		}
+		return i, nil
+	}
+	pool, ok := subordinate("/etc/subuid", "/etc/subgid")
+	if _, err := exec.LookPath("newuidmap"); ok && err == nil {
+		i, err := takeBlock(pool, d.cfg.RuntimeDir)
+		if err != nil {
+			return nil, err
+		}
+		i.keepOwner, i.helper = true, true
+		return i, nil
+	}
+	return &ids{single: true, keepOwner: true, program: uint32(uid)}, nil
+}
+
+// takeBlock locks one block of the pool. The lock is on one byte of one file and goes with the process that holds it, so
+// nothing is left to clean up.
+func takeBlock(pool IDPool, dir string) (*ids, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("make folder for locks: %w", err)
+	}
+	f, err := os.OpenFile(filepath.Join(dir, "ids.lock"), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open id locks: %w", err)
+	}
+	blocks := pool.Count / blockSize
+	first := rand.Uint32N(max(blocks, 1))
+	for n := range blocks {
+		block := (first + n) % blocks
+		lock := unix.Flock_t{Type: unix.F_WRLCK, Start: int64(pool.Start/blockSize + block), Len: 1}
+		err := unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &lock)
+		if err == nil {
+			base := pool.Start + block*blockSize
+			return &ids{init: base, program: base + 1, lock: f}, nil
+		}
+		if !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EACCES) {
+			f.Close()
+			return nil, fmt.Errorf("lock ids: %w", err)
+		}
+	}
+	f.Close()
+	return nil, glovebox.Errorf(glovebox.CodeExhausted, "wait for runs to end, or widen drivers.process.uid_pool",
+		"all %d blocks of user ids are in use", blocks)
+}
+
+// subordinate finds the calling user's range of subordinate ids, the same in both files.
+func subordinate(uidFile, gidFile string) (IDPool, bool) {
+	names := []string{strconv.Itoa(os.Getuid())}
+	if u, err := user.LookupId(names[0]); err == nil {
+		names = append(names, u.Username)
+	}
+	uids, ok := readSubordinate(uidFile, names)
+	gids, ok2 := readSubordinate(gidFile, names)
+	if !ok || !ok2 || uids.Start != gids.Start {
+		return IDPool{}, false
+	}
+	return IDPool{uids.Start, min(uids.Count, gids.Count)}, true
+}
+
+// readSubordinate reads the first usable range of a file in the form of subuid(5).
+func readSubordinate(path string, names []string) (IDPool, bool) {
+	f, err := os.Open(path)
+	if err != nil {
+		return IDPool{}, false
+	}
+	defer f.Close()
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		part := strings.Split(strings.TrimSpace(lines.Text()), ":")
+		if len(part) != 3 || part[0] != names[0] && part[0] != names[len(names)-1] {
+			continue
+		}
+		start, err := strconv.ParseUint(part[1], 10, 32)
+		count, err2 := strconv.ParseUint(part[2], 10, 32)
+		if err == nil && err2 == nil && start > 0 && count >= 2*blockSize && start+count < 1<<32 {
+			// Blocks are numbered by multiples of their size, so that two readers of the file agree.
+			skip := (blockSize - start%blockSize) % blockSize
+			return IDPool{uint32(start + skip), uint32(count - skip)}, true
+		}
+	}
+	return IDPool{}, false
+}
+
+// writeMaps tells the kernel which ids of the host stand behind those inside. Nothing else is mapped.
+func (i *ids) writeMaps(ctx context.Context, pid int) error {
+	if i.helper {
+		return i.runHelpers(ctx, pid)
+	}
+	proc := fmt.Sprintf("/proc/%d/", pid)
+	lines := fmt.Sprintf("0 %d 1\n%d %d 1\n", i.init, wire.ProgramID, i.program)
+	gidLines := lines
+	if i.single {
+		lines = fmt.Sprintf("%d %d 1\n", wire.ProgramID, os.Getuid())
+		gidLines = fmt.Sprintf("%d %d 1\n", wire.ProgramID, os.Getgid())
+		// user_namespaces(7): an ordinary user may map a group only after giving up setgroups.
+		if err := os.WriteFile(proc+"setgroups", []byte("deny"), 0); err != nil {
+			return fmt.Errorf("forbid setgroups: %w", err)
+		}
+	}
+	if err := os.WriteFile(proc+"uid_map", []byte(lines), 0); err != nil {
+		return fmt.Errorf("map user ids: %w", err)
+	}
+	if err := os.WriteFile(proc+"gid_map", []byte(gidLines), 0); err != nil {
+		return fmt.Errorf("map group ids: %w", err)
+	}
+	return nil
+}
+
+// runHelpers has the set-uid helpers of the shadow tools write the maps, as a user may not use subordinate ids otherwise.
+func (i *ids) runHelpers(ctx context.Context, pid int) error {
+	for _, helper := range []string{"newuidmap", "newgidmap"} {
+		cmd := exec.CommandContext(ctx, helper, strconv.Itoa(pid),
+			"0", strconv.FormatUint(uint64(i.init), 10), "1",
+			strconv.Itoa(wire.ProgramID), strconv.FormatUint(uint64(i.program), 10), "1")
+		cmd.Env = []string{}
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("%s: %w: %.200q", helper, err, out)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,158 @@
+package process
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"glovebox"
+	"glovebox/internal/sandboxinit/wire"
+)
+
+// postureError says that the kernel's own words about the program are not what they must be. Nothing may run then.
+func postureError(format string, args ...any) error {
+	return &glovebox.Error{Code: glovebox.CodeInternal, Op: "check posture",
+		Public: "the fence read back from the kernel is not complete: " + fmt.Sprintf(format, args...),
+		Fix:    "run `glovebox doctor`; this machine's kernel answered in a way that was not expected"}
+}
+
+// readPosture turns the kernel's words about the program into the posture of the run, and fails where a control is not in
+// force.
+func (s *sandbox) readPosture(f *wire.Started) (glovebox.Posture, error) {
+	status := statusFields(f.Status)
+	p := glovebox.Posture{"rung": string(glovebox.IsolationProcess), "lifeline": "held"}
+	for _, must := range []struct{ field, value, key, shown string }{
+		{"NoNewPrivs", "1", "no_new_privs", "set"},
+		{"Seccomp", "2", "system_calls", "filtered"},
+		{"CapInh", noCaps, "", ""}, {"CapPrm", noCaps, "", ""}, {"CapEff", noCaps, "", ""}, {"CapBnd", noCaps, "", ""},
+		{"CapAmb", noCaps, "capabilities", "none"},
+	} {
+		if status[must.field] != must.value {
+			return nil, postureError("%s is %q", must.field, status[must.field])
+		}
+		if must.key != "" {
+			p[must.key] = must.shown
+		}
+	}
+	if err := s.checkIDs(status, f.UIDMap); err != nil {
+		return nil, err
+	}
+	p["user"] = s.ids.describe()
+	own, err := ownNamespaces(f.NS)
+	if err != nil {
+		return nil, err
+	}
+	p["namespaces"] = own
+	if len(f.Links) != 1 {
+		return nil, postureError("%d network interfaces", len(f.Links))
+	}
+	if _, ok := f.Links["lo"]; !ok {
+		return nil, postureError("the network interface is not loopback")
+	}
+	p["network"] = "loopback only"
+	if err := s.readMounts(f.Mounts, p); err != nil {
+		return nil, err
+	}
+	p["landlock"] = "absent (accepted)"
+	if s.landlock > 0 {
+		p["landlock"] = fmt.Sprintf("version %d", s.landlock)
+	}
+	limits, err := s.group.Limits()
+	if err != nil {
+		return nil, fmt.Errorf("read limits back: %w", err)
+	}
+	if _, ok := limits["cpuset"]; !ok && !s.driver.accepts("cpuset") {
+		return nil, glovebox.Errorf(glovebox.CodeUnavailable,
+			"mount the cpuset controller, or set drivers.process.accept: [cpuset]",
+			"this machine cannot keep a run to the CPUs it was granted")
+	}
+	for name, value := range limits {
+		p["cgroup_"+name] = value
+	}
+	return p, nil
+}
+
+// noCaps is an empty set as /proc/PID/status writes it.
+const noCaps = "0000000000000000"
+
+func statusFields(status string) map[string]string {
+	fields := map[string]string{}
+	for line := range strings.Lines(status) {
+		if name, value, ok := strings.Cut(line, ":"); ok {
+			fields[name] = strings.TrimSpace(value)
+		}
+	}
+	return fields
+}
+
+// checkIDs makes sure that the program has the one id meant for it in all four places, and no groups. The status is read
+// through the sandbox's own /proc by init, so the ids are those inside; the map says what they are outside.
+func (s *sandbox) checkIDs(status map[string]string, uidMap string) error {
+	want := strings.Join(slices.Repeat([]string{fmt.Sprint(wire.ProgramID)}, 4), "\t")
+	if status["Uid"] != want || status["Gid"] != want {
+		return postureError("user ids are %q and group ids %q", status["Uid"], status["Gid"])
+	}
+	if groups := status["Groups"]; groups != "" && !s.ids.single {
+		return postureError("it has groups %q", groups)
+	}
+	for line := range strings.Lines(uidMap) {
+		f := strings.Fields(line)
+		if len(f) == 3 && f[0] == fmt.Sprint(wire.ProgramID) && f[1] == fmt.Sprint(s.ids.program) && f[2] == "1" {
+			return nil
+		}
+	}
+	return postureError("its user id is not mapped as meant")
+}
+
+// ownNamespaces lists the kinds of namespace in which the program is not where we are. All seven must be.
+func ownNamespaces(inside map[string]string) (string, error) {
+	kinds := []string{"cgroup", "ipc", "mnt", "net", "pid", "user", "uts"}
+	for _, kind := range kinds {
+		ours, err := os.Readlink("/proc/self/ns/" + kind)
+		if err != nil {
+			return "", fmt.Errorf("read own namespaces: %w", err)
+		}
+		if inside[kind] == "" || inside[kind] == ours {
+			return "", postureError("its %s namespace is not its own", kind)
+		}
+	}
+	return strings.Join(kinds, " "), nil
+}
+
+// readMounts checks what is mounted: the only places that can be written are those of the sandbox's own file system and its
+// terminals, nothing honours set-user-id, and no device works outside /dev.
+func (s *sandbox) readMounts(mountinfo string, p glovebox.Posture) error {
+	writable := []string{"/workspace", "/outputs", "/tmp", "/dev/shm"}
+	seen := 0
+	for line := range strings.Lines(mountinfo) {
+		before, after, ok := strings.Cut(line, " - ")
+		f := strings.Fields(before)
+		kind := strings.Fields(after)
+		if !ok || len(f) < 6 || len(kind) < 2 {
+			return postureError("a mount cannot be read")
+		}
+		at, options := f[4], strings.Split(f[5], ",")
+		if !slices.Contains(options, "nosuid") {
+			return postureError("%s honours set-user-id", at)
+		}
+		if !strings.HasPrefix(at, "/dev/") && !strings.HasPrefix(at, "/proc/") && !slices.Contains(options, "nodev") {
+			return postureError("%s has devices", at)
+		}
+		switch {
+		case slices.Contains(writable, at):
+			seen++
+			p["workspace"] = kind[0]
+		case slices.Contains(options, "rw") && !strings.HasPrefix(at, "/dev/"):
+			return postureError("%s can be written", at)
+		}
+	}
+	if seen != len(writable) {
+		return postureError("%d of %d places to write are there", seen, len(writable))
+	}
+	p["root"] = "read-only"
+	if p["workspace"] != "tmpfs" {
+		p["workspace"] = "disk (" + p["workspace"] + ")"
+	}
+	return nil
+}

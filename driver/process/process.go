@@ -1,0 +1,126 @@
+package process
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"glovebox"
+	"glovebox/driver"
+	"glovebox/internal/sandboxinit/wire"
+)
+
+// process is the program of a sandbox and all its descendants.
+type process struct {
+	sandbox        *sandbox
+	released       time.Time
+	stdout, stderr *os.File
+	stdin          *os.File // nil when standard input is empty
+	posture        glovebox.Posture
+
+	exited chan struct{}
+	exit   driver.Exit // guarded by sandbox.mu until exited is closed
+	ended  bool
+}
+
+// begin takes the streams and checks, before the program's first instruction, that the fence is what it should be in the
+// kernel's own words.
+func (p *process) begin(r reply, stdin io.Reader) error {
+	want := 2
+	if stdin != nil {
+		want = 3
+	}
+	started := r.message.Started
+	if started == nil || len(r.files) != want {
+		return errors.New("execute: unexpected answer")
+	}
+	posture, err := p.sandbox.readPosture(started)
+	if err != nil {
+		return err
+	}
+	p.posture, p.stdout, p.stderr = posture, r.files[0], r.files[1]
+	if stdin != nil {
+		p.stdin = r.files[2]
+		go feed(p.stdin, stdin)
+	}
+	return nil
+}
+
+func (p *process) Stdout() io.Reader         { return p.stdout }
+func (p *process) Stderr() io.Reader         { return p.stderr }
+func (p *process) Exited() <-chan struct{}   { return p.exited }
+func (p *process) Exit() driver.Exit         { return p.exit }
+func (p *process) Posture() glovebox.Posture { return p.posture }
+func (p *process) Released() time.Time       { return p.released }
+
+// Sample reads the control group's counters.
+func (p *process) Sample() (driver.Sample, error) {
+	c, err := p.sandbox.group.Sample()
+	if err != nil {
+		return driver.Sample{}, fmt.Errorf("read counters: %w", err)
+	}
+	return driver.Sample(c), nil
+}
+
+// Kill ends every process in the control group; if the group cannot do it, the end of init does.
+func (p *process) Kill(ctx context.Context) error {
+	err := p.sandbox.group.Kill(ctx)
+	if err == nil {
+		return nil
+	}
+	if initErr := p.sandbox.endInit(context.WithoutCancel(ctx)); initErr != nil {
+		return errors.Join(err, initErr)
+	}
+	return nil
+}
+
+func (p *process) closeStreams() error {
+	var errs []error
+	for _, f := range []*os.File{p.stdin, p.stdout, p.stderr} {
+		if f == nil {
+			continue
+		}
+		if err := f.Close(); err != nil && !errors.Is(err, os.ErrClosed) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func exitOf(e *wire.Ended) driver.Exit {
+	status := syscall.WaitStatus(e.WaitStatus)
+	x := driver.Exit{NotStarted: e.NotStarted}
+	if status.Signaled() {
+		x.Signal = status.Signal()
+		// The filter's only killing action raises SIGSYS, and nothing else does unless the program raises it itself.
+		x.FenceKill = x.Signal == unix.SIGSYS
+		return x
+	}
+	x.Code = status.ExitStatus()
+	return x
+}
+
+// explainFailure says which step of init failed and what mends the reasons that an operator can mend.
+func explainFailure(f *wire.Failed) error {
+	err := fmt.Errorf("inside: %s: %s", f.Step, f.Detail)
+	if f.Errno != 0 {
+		err = fmt.Errorf("inside: %s: %w", f.Step, unix.Errno(f.Errno))
+	}
+	switch {
+	case f.Step == "mount proc" && unix.Errno(f.Errno) == unix.EPERM:
+		return &glovebox.Error{Code: glovebox.CodeUnavailable, Op: "build sandbox", Err: err,
+			Public: "a fresh /proc may not be mounted here: this container hides parts of its own",
+			Fix:    "start the container with an unmasked /proc (docker run --security-opt systempaths=unconfined)"}
+	case f.Step == "make mounts private" && unix.Errno(f.Errno) == unix.EPERM:
+		return &glovebox.Error{Code: glovebox.CodeUnavailable, Op: "build sandbox", Err: err,
+			Public: "user namespaces give no rights here (AppArmor restricts them)",
+			Fix:    "sysctl -w kernel.apparmor_restrict_unprivileged_userns=0, or install an AppArmor profile for glovebox-init"}
+	}
+	return err
+}

@@ -1,0 +1,272 @@
+package process
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"glovebox/driver"
+	"glovebox/internal/cgroup"
+	"glovebox/internal/cleanup"
+	"glovebox/internal/sandboxinit/wire"
+)
+
+// sandbox is one live init with its control group.
+type sandbox struct {
+	driver   *Driver
+	spec     driver.Spec
+	ids      *ids
+	group    *cgroup.Group
+	conn     *wire.Conn // the lifeline
+	init     *os.Process
+	gone     chan struct{} // closed when init has been reaped, and so everything inside is dead
+	data     *os.File
+	baseline int64 // bytes of data in use before the program
+	landlock int
+
+	replies chan reply    // answers to requests, one at a time
+	lost    chan struct{} // closed when nothing more will come from init
+
+	asking  sync.Mutex // one request at a time
+	mu      sync.Mutex
+	current *process
+	closing sync.Once
+	closed  error
+}
+
+type reply struct {
+	message wire.Message
+	files   []*os.File
+}
+
+// listen takes what init says until it is gone.
+func (s *sandbox) listen() {
+	defer close(s.lost)
+	for {
+		m, files, err := s.conn.Receive()
+		if err != nil {
+			break
+		}
+		if m.Ended != nil {
+			s.end(exitOf(m.Ended))
+			continue
+		}
+		select {
+		case s.replies <- reply{m, files}:
+		default:
+			// An answer that nobody asked for: init is not what it was.
+			closeFiles(files)
+			_ = s.init.Kill()
+		}
+	}
+	s.end(driver.Exit{Lost: true})
+}
+
+// end reports the leader's end, the first time only.
+func (s *sandbox) end(e driver.Exit) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p := s.current; p != nil && !p.ended {
+		p.exit, p.ended = e, true
+		close(p.exited)
+	}
+}
+
+func closeFiles(files []*os.File) {
+	for _, f := range files {
+		f.Close()
+	}
+}
+
+// await waits for one answer. A failure inside comes back as an error that names the step and the errno.
+func (s *sandbox) await(ctx context.Context) (reply, error) {
+	var r reply
+	select {
+	case r = <-s.replies:
+	case <-ctx.Done():
+		return reply{}, context.Cause(ctx)
+	case <-s.lost:
+		select {
+		case r = <-s.replies:
+		default:
+			return reply{}, errors.New("init ended before it answered")
+		}
+	}
+	if f := r.message.Failed; f != nil {
+		closeFiles(r.files)
+		return reply{}, explainFailure(f)
+	}
+	return r, nil
+}
+
+func (s *sandbox) ask(ctx context.Context, m wire.Message, files ...*os.File) (reply, error) {
+	s.asking.Lock()
+	defer s.asking.Unlock()
+	if err := s.conn.Send(m, files...); err != nil {
+		return reply{}, err
+	}
+	return s.await(ctx)
+}
+
+// Open opens a file beneath /outputs by asking init, whose namespaces hold the file system.
+func (s *sandbox) Open(path string) (*os.File, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	r, err := s.ask(ctx, wire.Message{Open: &wire.Open{Path: []byte(path)}})
+	if err != nil {
+		return nil, fmt.Errorf("open output: %w", err)
+	}
+	switch {
+	case r.message.Opened == nil:
+		closeFiles(r.files)
+		return nil, errors.New("open output: unexpected answer")
+	case r.message.Opened.NotRegular:
+		closeFiles(r.files)
+		return nil, driver.ErrNotRegular
+	case len(r.files) != 1:
+		closeFiles(r.files)
+		return nil, errors.New("open output: descriptor missing")
+	}
+	return r.files[0], nil
+}
+
+// Disk measures the sandbox's own file system.
+func (s *sandbox) Disk() (driver.DiskUse, error) {
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(fdOf(s.data), &st); err != nil {
+		return driver.DiskUse{}, fmt.Errorf("measure workspace: %w", err)
+	}
+	return driver.DiskUse{
+		Used:      max((int64(st.Blocks)-int64(st.Bfree))*st.Bsize-s.baseline, 0),
+		FreeBytes: int64(st.Bavail) * st.Bsize,
+		FreeFiles: int64(st.Ffree),
+	}, nil
+}
+
+// endInit ends init, and with it everything in its process namespace, and waits until the kernel says so.
+func (s *sandbox) endInit(ctx context.Context) error {
+	if err := s.init.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return fmt.Errorf("end init: %w", err)
+	}
+	select {
+	case <-s.gone:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("end init: %w", context.Cause(ctx))
+	}
+}
+
+// Close ends and releases everything.
+func (s *sandbox) Close(ctx context.Context) error {
+	s.closing.Do(func() { s.closed = s.close(ctx) })
+	return s.closed
+}
+
+func (s *sandbox) close(ctx context.Context) error {
+	var undo cleanup.Stack
+	undo.Push("release ids", func(context.Context) error { return s.ids.release() })
+	undo.Push("remove control groups", s.group.Remove)
+	undo.Push("close workspace", func(context.Context) error { return s.data.Close() })
+	undo.Push("close lifeline", func(context.Context) error {
+		err := s.conn.Close()
+		<-s.lost
+		return err
+	})
+	undo.Push("end init", s.endInit)
+	undo.Push("end program", s.group.Kill)
+	s.mu.Lock()
+	p := s.current
+	s.mu.Unlock()
+	if p != nil {
+		undo.Push("close streams", func(context.Context) error { return p.closeStreams() })
+	}
+	return undo.Run(ctx)
+}
+
+// codeFile seals code into memory, so that what was recorded is what is run.
+func codeFile(code []byte) (*os.File, error) {
+	fd, err := unix.MemfdCreate("code", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		return nil, fmt.Errorf("keep code: %w", err)
+	}
+	f := os.NewFile(uintptr(fd), "code")
+	if _, err := f.Write(code); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("keep code: %w", err)
+	}
+	const seals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_WRITE | unix.F_SEAL_SEAL
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("seal code: %w", err)
+	}
+	return f, nil
+}
+
+// Exec releases the code and starts the program.
+func (s *sandbox) Exec(ctx context.Context, cmd driver.Command) (driver.Process, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, errors.New("the program did not start in 30 s"))
+	defer cancel()
+	if len(cmd.Argv) == 0 || cmd.Argv[0] == "" {
+		return nil, errors.New("execute: no program named")
+	}
+	groups := s.group.Procs()
+	e := &wire.Exec{
+		Argv: bytesOf(cmd.Argv), Env: bytesOf(cmd.Env), Dir: cmd.Dir, HasCode: cmd.Code != nil, CodeName: cmd.CodeName,
+		CgroupFiles: len(groups), Stdin: cmd.Stdin != nil,
+	}
+	files := groups
+	if cmd.Code != nil {
+		code, err := codeFile(cmd.Code)
+		if err != nil {
+			return nil, err
+		}
+		defer code.Close()
+		files = append([]*os.File{code}, groups...)
+	}
+	p := &process{sandbox: s, exited: make(chan struct{})}
+	s.mu.Lock()
+	if s.current != nil && !s.current.ended {
+		s.mu.Unlock()
+		return nil, errors.New("execute: a program is running")
+	}
+	s.current = p
+	s.mu.Unlock()
+	r, err := s.ask(ctx, wire.Message{Exec: e}, files...)
+	if err != nil {
+		s.mu.Lock()
+		s.current = nil
+		s.mu.Unlock()
+		return nil, fmt.Errorf("execute: %w", err)
+	}
+	if err := p.begin(r, cmd.Stdin); err != nil {
+		closeFiles(r.files)
+		return nil, errors.Join(err, p.Kill(context.WithoutCancel(ctx)))
+	}
+	p.released = time.Now()
+	if err := s.conn.Send(wire.Message{Go: &wire.Go{}}); err != nil {
+		return nil, errors.Join(fmt.Errorf("execute: %w", err), p.Kill(context.WithoutCancel(ctx)))
+	}
+	return p, nil
+}
+
+func bytesOf(list []string) [][]byte {
+	out := make([][]byte, len(list))
+	for i, s := range list {
+		out[i] = []byte(s)
+	}
+	return out
+}
+
+// feed copies standard input to the program. A source that blocks for ever holds this goroutine until it is read from or
+// closed, and nothing else.
+func feed(to *os.File, from io.Reader) {
+	defer to.Close()
+	// The program may end or close its end at any moment; what it did not read is nobody's error.
+	_, _ = io.Copy(to, from)
+}

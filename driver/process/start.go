@@ -1,0 +1,202 @@
+package process
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"glovebox"
+	"glovebox/driver"
+	"glovebox/internal/cgroup"
+	"glovebox/internal/cleanup"
+	"glovebox/internal/sandboxinit/wire"
+)
+
+// startTimeout bounds a start on a machine that is very busy; it usually takes a few milliseconds.
+const startTimeout = 30 * time.Second
+
+// namespaces are made fresh for each sandbox, at the creation of its first process. The control group namespace is made by
+// the program's own process once it has joined its groups, so that it sees itself at the top.
+const namespaces = unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWNET | unix.CLONE_NEWIPC |
+	unix.CLONE_NEWUTS
+
+// initCapabilities are held inside the sandbox's own user namespace only, over nothing that belongs to the host.
+var initCapabilities = []uintptr{
+	unix.CAP_SYS_ADMIN,               // mounts, host name, control group namespace
+	unix.CAP_SETUID, unix.CAP_SETGID, // become init, then the program
+	unix.CAP_SETPCAP,                // drop the program's bounds
+	unix.CAP_NET_ADMIN,              // loopback up
+	unix.CAP_CHOWN, unix.CAP_FOWNER, // the program's folders and pipes
+	unix.CAP_DAC_OVERRIDE,              // open outputs whatever their modes
+	unix.CAP_DAC_READ_SEARCH,           //
+	unix.CAP_KILL, unix.CAP_SYS_PTRACE, // end the program; read its namespaces for the posture
+	unix.CAP_SYS_CHROOT, unix.CAP_SYS_NICE, // pivot_root; oom score
+}
+
+func (d *Driver) start(ctx context.Context, spec driver.Spec) (_ *sandbox, err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, errors.New("the sandbox did not start in 30 s"))
+	defer cancel()
+	var undo cleanup.Stack
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, undo.Run(context.WithoutCancel(ctx)))
+		}
+	}()
+	host, err := d.host()
+	if err != nil {
+		return nil, fmt.Errorf("find control groups: %w", err)
+	}
+	i, err := d.takeIDs()
+	if err != nil {
+		return nil, err
+	}
+	undo.Push("release ids", func(context.Context) error { return i.release() })
+
+	s := &sandbox{driver: d, spec: spec, ids: i}
+	if err := s.spawn(&undo); err != nil {
+		return nil, err
+	}
+	if err := i.writeMaps(ctx, s.init.Pid); err != nil {
+		return nil, fmt.Errorf("map ids: %w", err)
+	}
+	if err := s.sendSetup(ctx); err != nil {
+		return nil, err
+	}
+	// While init builds the root.
+	s.group, err = host.New(d.cfg.Cgroup, spec.ID, cgroup.Limits{
+		Memory: int64(spec.Limits.Memory), Processes: spec.Limits.Processes, CPUs: spec.Limits.CPUs,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("make control groups: %w", err)
+	}
+	undo.Push("remove control groups", s.group.Remove)
+	if err := s.awaitReady(ctx); err != nil {
+		return nil, err
+	}
+	undo.Release()
+	return s, nil
+}
+
+// spawn starts init in its namespaces, waiting to be told what to build.
+func (s *sandbox) spawn(undo *cleanup.Stack) error {
+	conn, far, err := wire.Pair()
+	if err != nil {
+		return err
+	}
+	defer far.Close()
+	undo.Push("close lifeline", func(context.Context) error { return conn.Close() })
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return fmt.Errorf("open null device: %w", err)
+	}
+	defer null.Close()
+	process, err := os.StartProcess(s.driver.cfg.Init, []string{"glovebox-init"}, &os.ProcAttr{
+		Dir: "/", Env: []string{}, Files: []*os.File{null, null, null, far},
+		Sys: &syscall.SysProcAttr{Cloneflags: namespaces, AmbientCaps: initCapabilities, Setsid: true},
+	})
+	if err != nil {
+		return explainSpawn(err)
+	}
+	s.conn, s.init, s.gone = conn, process, make(chan struct{})
+	go func() {
+		defer close(s.gone)
+		// The state says nothing that matters: init's end is the sandbox's, however it came.
+		_, _ = process.Wait()
+	}()
+	undo.Push("end init", s.endInit)
+	s.replies = make(chan reply, 1)
+	s.lost = make(chan struct{})
+	go s.listen()
+	return nil
+}
+
+// explainSpawn turns the kernel's refusals into what the operator can do.
+func explainSpawn(err error) error {
+	switch {
+	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.EACCES):
+		return &glovebox.Error{Code: glovebox.CodeUnavailable, Op: "start init", Err: err,
+			Public: "glovebox-init is missing or may not be executed",
+			Fix:    "keep glovebox-init in the folder of glovebox, both executable (make build puts them into bin)"}
+	case errors.Is(err, unix.EPERM), errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EUSERS):
+		return &glovebox.Error{Code: glovebox.CodeUnavailable, Op: "start init", Err: err,
+			Public: "this machine does not let the caller make user namespaces",
+			Fix:    "glovebox doctor names the switch; often: sysctl -w user.max_user_namespaces=15000"}
+	}
+	return fmt.Errorf("start init: %w", err)
+}
+
+func (s *sandbox) sendSetup(ctx context.Context) error {
+	spec := s.spec
+	setup := &wire.Setup{
+		SingleID: s.ids.single, KeepOwner: s.ids.keepOwner, Inputs: spec.Inputs,
+		DiskBytes: int64(spec.Limits.Disk), DiskFiles: spec.Limits.Files,
+		Hostname: hostname, Filter: s.driver.filter, OpenFiles: uint64(spec.Limits.OpenFiles),
+		Landlock: landlockABI() > 0,
+	}
+	if !setup.Landlock && !s.driver.accepts("landlock") {
+		return glovebox.Errorf(glovebox.CodeUnavailable,
+			"boot a kernel with Landlock (lsm=…,landlock), or set drivers.process.accept: [landlock]",
+			"this kernel has no Landlock, the second fence on files")
+	}
+	for _, m := range spec.Root.Mounts {
+		setup.Mounts = append(setup.Mounts, wire.Mount(m))
+	}
+	for _, l := range spec.Root.Links {
+		setup.Links = append(setup.Links, wire.Link(l))
+	}
+	for _, f := range spec.Root.Files {
+		setup.Files = append(setup.Files, wire.File(f))
+	}
+	var files []*os.File
+	if !inMemory(spec.Limits) {
+		disk, err := s.driver.makeDisk(ctx, spec.Limits, s.ids)
+		if err != nil {
+			return fmt.Errorf("make workspace: %w", err)
+		}
+		defer disk.Close()
+		setup.DiskGiven, files = true, []*os.File{disk}
+	}
+	return s.conn.Send(wire.Message{Setup: setup}, files...)
+}
+
+// hostname is what every sandbox is called inside.
+const hostname = "sandbox"
+
+func (s *sandbox) awaitReady(ctx context.Context) error {
+	r, err := s.await(ctx)
+	if err != nil {
+		return fmt.Errorf("build sandbox: %w", err)
+	}
+	if r.message.Ready == nil || len(r.files) != 1 {
+		return errors.New("build sandbox: unexpected answer")
+	}
+	s.data, s.landlock = r.files[0], r.message.Ready.LandlockABI
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(fdOf(s.data), &st); err != nil {
+		return fmt.Errorf("measure workspace: %w", err)
+	}
+	s.baseline = (int64(st.Blocks) - int64(st.Bfree)) * st.Bsize
+	return nil
+}
+
+func fdOf(f *os.File) int {
+	fd := -1
+	if raw, err := f.SyscallConn(); err == nil {
+		_ = raw.Control(func(n uintptr) { fd = int(n) })
+	}
+	return fd
+}
+
+// landlockABI asks the kernel for its version of Landlock; 0 is none (landlock_create_ruleset(2)).
+func landlockABI() int {
+	n, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
+	if errno != 0 {
+		return 0
+	}
+	return int(n)
+}
