@@ -92,7 +92,9 @@ func TestAnalysisFindsWhatDies(t *testing.T) {
 }
 
 func TestPounds(t *testing.T) {
-	for pence, want := range map[int]string{5: "0.05", 1999: "19.99", 99999: "999.99", 100000: "1,000.00", 1234567: "12,345.67"} {
+	for pence, want := range map[int]string{
+		5: "0.05", 1999: "19.99", 99999: "999.99", 100000: "1,000.00", 1234567: "12,345.67",
+	} {
 		if got := pounds(pence); got != want {
 			t.Errorf("%d: got %s, want %s", pence, got, want)
 		}
