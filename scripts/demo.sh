@@ -36,7 +36,8 @@ echo "-> right: it is the known answer; collected: answer/dying.csv, $(wc -l <"$
 
 heading "Running $example/hostile.py with 128 MiB of memory"
 echo '$ glovebox run --trust model --memory 128MiB hostile.py -- CANARY'
-code glovebox run --quiet --trust model --memory 128MiB "$example/hostile.py" -- "$canary" >"$work/hostile.txt" 2>"$work/why.txt"
+code glovebox run --quiet --trust model --memory 128MiB "$example/hostile.py" -- "$canary" \
+	>"$work/hostile.txt" 2>"$work/why.txt"
 cat "$work/hostile.txt" "$work/why.txt"
 grep -q '^attempts that got through: 0$' "$work/hostile.txt" || fail "not every attempt was refused"
 [ "$rc" = 137 ] || fail "the hostile program ended with exit code $rc, not 137 (memory limit)"
