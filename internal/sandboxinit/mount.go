@@ -26,6 +26,7 @@ type attached struct {
 // first, with the rights of whoever started the sandbox; then init takes its own ids and no host path is used again.
 func (s *sandbox) build(setup *wire.Setup, files []*os.File) error {
 	s.setup, s.single = setup, setup.SingleID
+	s.ignoreSignals()
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return step("make mounts private", err)
 	}

@@ -9,14 +9,12 @@ import (
 )
 
 // Of /proc the program sees its own processes and what describes the machine in general. What follows is hidden because it
-// tells of the host, or sealed because it steers the kernel.
+// tells of the host, or sealed because it steers the kernel. What only the real root may open needs no cover; the most
+// dangerous of it gets one all the same.
 var (
 	hiddenFiles = []string{
-		"cmdline", "config.gz", "iomem", "ioports", "kallsyms", "kcore", "keys", "key-users", "kmsg", "kpagecgroup",
-		"kpagecount", "kpageflags", "latency_stats", "modules", "mtrr", "partitions", "sched_debug", "slabinfo",
-		"swaps", "sysrq-trigger", "timer_list", "timer_stats", "vmallocinfo", "diskstats", "interrupts", "softirqs",
-		"pagetypeinfo", "zoneinfo", "buddyinfo", "locks", "cgroups", "consoles", "crypto", "devices", "dma", "fb",
-		"execdomains", "misc", "schedstat",
+		"cmdline", "config.gz", "diskstats", "interrupts", "kcore", "key-users", "keys", "kmsg", "latency_stats",
+		"locks", "modules", "mtrr", "partitions", "sched_debug", "softirqs", "swaps", "sysrq-trigger", "timer_list",
 	}
 	hiddenFolders = []string{"acpi", "asound", "bus", "driver", "dynamic_debug", "fs", "irq", "mpt", "pressure", "scsi", "tty"}
 	// A boot id tells one machine, and one boot of it, from another (random(4)).
