@@ -38,10 +38,19 @@ type Record struct {
 	Inputs     []InputRecord `json:"inputs,omitempty"`
 	Decision   Decision      `json:"decision"`
 	Image      string        `json:"image,omitempty"`
+	// Cut names the lists of the record, and of its result, of which only the beginning is kept, with what they held.
+	Cut map[string]Cut `json:"cut,omitempty"`
 
 	StartSeq int64       `json:"start_seq"`
 	Result   *Result     `json:"result,omitempty"` // nil until ended; its text fields are the bounded views
 	Error    *ErrorShown `json:"error,omitempty"`  // set when the run was refused or Glovebox failed
+}
+
+// Cut tells of a list that was too large to be kept whole.
+type Cut struct {
+	Items  int64  `json:"items"`
+	Bytes  int64  `json:"bytes"`  // of the items as JSON, each with a newline
+	SHA256 string `json:"sha256"` // of the same
 }
 
 // InputRecord is one file that a run was given.

@@ -111,8 +111,8 @@ func (h *Host) swapFinding(memory Finding, parent string) Finding {
 		file = "memory.swap.max"
 	}
 	// The top of version 2 has no such file, so any group below tells; the machine always has one.
-	for _, dir := range []string{p.dir + parent, p.dir, filepath.Join(p.dir, "init.scope"), filepath.Join(p.dir, "system.slice")} {
-		if _, err := os.Stat(filepath.Join(dir, file)); err == nil {
+	for _, below := range []string{parent, "", h.own, "/init.scope", "/system.slice"} {
+		if _, err := os.Stat(filepath.Join(p.dir+below, file)); err == nil {
 			return Finding{"swap", true, "limited", ""}
 		}
 	}
@@ -159,7 +159,8 @@ func (h *Host) complete(parent string) error {
 		}
 	}
 	if _, ok := h.killer(); !ok {
-		return glovebox.Errorf(glovebox.CodeUnavailable, h.missingFix("freezer"), "this machine has nothing to kill a group with")
+		return glovebox.Errorf(glovebox.CodeUnavailable, h.missingFix("freezer"),
+			"this machine has nothing to kill a group with")
 	}
 	return nil
 }

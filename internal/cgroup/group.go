@@ -135,12 +135,12 @@ func (g *Group) open() error {
 	return nil
 }
 
-// Procs are descriptors, open for writing, by which a process joins: it writes "0" to each, in this order, so that whoever is
-// in any of the groups is in the one that kills. The Group owns them.
+// Procs are descriptors, open for writing, by which a process joins: it writes "0" to each, in this order, so that whoever
+// is in any of the groups is in the one that kills. The Group owns them.
 func (g *Group) Procs() []*os.File { return g.procs }
 
-// Unified is the folder of the version 2 group, for a child to be born in (clone3 with CLONE_INTO_CGROUP). It is the one that
-// the first of Procs joins. Nil where there is no version 2. The Group owns it.
+// Unified is the folder of the version 2 group, for a child to be born in (clone3 with CLONE_INTO_CGROUP). It is the one
+// that the first of Procs joins. Nil where there is no version 2. The Group owns it.
 func (g *Group) Unified() *os.File { return g.unified }
 
 // CPUs are the CPUs chosen for the run, ascending; nil when it may use all. They hold through the cpuset controller, if
@@ -169,7 +169,8 @@ func (g *Group) limit(parent string, l Limits) error {
 
 func (g *Group) limitMemory(p place, bytes int64) error {
 	dir, value := g.dirs[p], strconv.FormatInt(bytes, 10)
-	limit, swap, none := "memory.limit_in_bytes", "memory.memsw.limit_in_bytes", value // memsw counts memory and swap together
+	// In version 1 "memsw" counts memory and swap together.
+	limit, swap, none := "memory.limit_in_bytes", "memory.memsw.limit_in_bytes", value
 	if p.v2 {
 		limit, swap, none = "memory.max", "memory.swap.max", "0"
 		// One process of a run that is out of memory is of no use without the others.

@@ -35,8 +35,8 @@ type place struct {
 // controllers are those a run uses; cpuacct only exists apart in version 1, freezer kills where there is no version 2.
 func controllers() []string { return []string{"memory", "pids", "cpu", "cpuacct", "cpuset", "freezer"} }
 
-// Detect looks at what is mounted at root and below, "/sys/fs/cgroup" on almost every machine. It fails when it cannot tell or
-// when there is nothing.
+// Detect looks at what is mounted at root and below, "/sys/fs/cgroup" on almost every machine. It fails when it cannot
+// tell or when there is nothing.
 func Detect(root string) (*Host, error) {
 	mounts, err := os.Open("/proc/self/mountinfo")
 	if err != nil {
@@ -92,7 +92,8 @@ func detect(root string, mounts, membership io.Reader) (*Host, error) {
 	return h, h.findOwn(membership)
 }
 
-// findOwn reads this process's group in the version 2 hierarchy. A path that leads out of the mounted tree counts as its top.
+// findOwn reads this process's group in the version 2 hierarchy. A path that leads out of the mounted tree counts as its
+// top.
 func (h *Host) findOwn(membership io.Reader) error {
 	b, err := io.ReadAll(io.LimitReader(membership, 1<<20))
 	if err != nil {
@@ -106,8 +107,8 @@ func (h *Host) findOwn(membership io.Reader) error {
 	return nil
 }
 
-// Mode is "v2" when a version 2 hierarchy has all the controllers there are, "v1" when there is no such hierarchy, and "hybrid"
-// between.
+// Mode is "v2" when a version 2 hierarchy has all the controllers there are, "v1" when there is no such hierarchy, and
+// "hybrid" between.
 func (h *Host) Mode() string {
 	if h.unified == nil {
 		return "v1"

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Kill ends every process of the group and returns when none is left, also those that are being forked meanwhile. It must not
-// run while a process may still join. At the end of ctx it fails with the number of processes left.
+// Kill ends every process of the group and returns when none is left, also those that are being forked meanwhile. It must
+// not run while a process may still join. At the end of ctx it fails with the number of processes left.
 func (g *Group) Kill(ctx context.Context) error {
 	if empty, err := g.Empty(); empty || err != nil {
 		return err
@@ -171,8 +171,8 @@ func (g *Group) Empty() (bool, error) {
 	return true, nil
 }
 
-// Remove removes the groups and closes the descriptors. It waits until ctx's end for processes that are about to be gone, but
-// kills none. Removing again does nothing; after a failure it can be tried again.
+// Remove removes the groups and closes the descriptors. It waits until ctx's end for processes that are about to be gone,
+// but kills none. Removing again does nothing; after a failure it can be tried again.
 func (g *Group) Remove(ctx context.Context) error {
 	for i := len(g.order) - 1; i >= 0; i-- {
 		dir := g.dirs[g.order[i]]

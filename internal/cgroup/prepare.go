@@ -37,8 +37,8 @@ func (h *Host) forget(parent string) {
 	delete(h.prepared, parent)
 }
 
-// prepareIn walks from the top of a hierarchy to the parent. A version 1 cpuset starts empty and takes its values from above;
-// in version 2 each folder must hand the controllers down.
+// prepareIn walks from the top of a hierarchy to the parent. A version 1 cpuset starts empty and takes its values from
+// above; in version 2 each folder must hand the controllers down.
 func (h *Host) prepareIn(p place, parent string) error {
 	at := p.dir
 	for _, step := range append([]string{""}, strings.Split(parent[1:], "/")...) {

@@ -154,8 +154,8 @@ func (r *reader) text(p place, file string) (string, bool) {
 	return string(b[:n]), true
 }
 
-// Limits are the limits in force, read back from the kernel: "memory" and "swap" in bytes, "pids", "cpu" in CPUs, "cpuset" as a
-// list of CPUs. A limit that is not controlled is not there; "swap" is "none" when neither a limit nor swap exists.
+// Limits are the limits in force, read back from the kernel: "memory" and "swap" in bytes, "pids", "cpu" in CPUs, "cpuset"
+// as a list of CPUs. A limit that is not controlled is not there; "swap" is "none" when neither a limit nor swap exists.
 func (g *Group) Limits() (map[string]string, error) {
 	in := map[string]string{}
 	var err error

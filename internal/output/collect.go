@@ -246,13 +246,15 @@ func (w *walk) file(ctx context.Context, path string, f *os.File, info fs.FileIn
 		w.skip(path, "it could not be stored")
 	default:
 		w.paths -= len(spelt)
-		w.artifacts = append(w.artifacts, glovebox.Artifact{Path: spelt, Bytes: size, SHA256: sum, MediaType: media})
+		kept := glovebox.Artifact{Path: spelt, Bytes: size, SHA256: sum, MediaType: media}
+		w.artifacts = append(w.artifacts, kept)
 	}
 }
 
 var errGrew = errors.New("file is larger than it was")
 
-// boundedReader reads at most left bytes, only while alive returns nil, and remembers its failure whatever its user makes of it.
+// boundedReader reads at most left bytes, only while alive returns nil, and remembers its failure whatever its user makes of
+// it.
 type boundedReader struct {
 	alive      func() error
 	r          io.Reader

@@ -9,8 +9,8 @@ import (
 // sniffBytes is how much of a file its media type is judged by.
 const sniffBytes = 512
 
-// mediaType judges a file by its first bytes. A name only refines what bytes leave open: calling a page .png does not make it
-// a picture.
+// mediaType judges a file by its first bytes. A name only refines what bytes leave open: calling a page .png does not make
+// it a picture.
 func mediaType(name string, first []byte) string {
 	found := http.DetectContentType(first)
 	kind, _, _ := strings.Cut(found, ";")

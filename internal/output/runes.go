@@ -77,8 +77,9 @@ func joins(prev, r rune) bool {
 	case prev >= '0' && prev <= '9' || prev == '#' || prev == '*':
 		return r >= 0xfe0e // keycaps
 	}
-	return prev >= 0xa0 && prev != 0xfffd && classify(prev) == visible && (emoji(prev) || unicode.IsSymbol(prev) || unicode.IsPunct(prev) ||
-		unicode.In(prev, unicode.Han, unicode.Myanmar, unicode.Phags_Pa))
+	return prev >= 0xa0 && prev != 0xfffd && classify(prev) == visible &&
+		(emoji(prev) || unicode.IsSymbol(prev) || unicode.IsPunct(prev) ||
+			unicode.In(prev, unicode.Han, unicode.Myanmar, unicode.Phags_Pa))
 }
 
 // emoji is generous: any pictograph, assigned or not, counts.

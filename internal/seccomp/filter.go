@@ -27,8 +27,9 @@ const (
 	longest = 4096
 )
 
-// Filter returns the system call filter for programs of an architecture, "amd64" or "arm64", as an array of struct sock_filter
-// in the machine's byte order: what seccomp(SECCOMP_SET_MODE_FILTER) takes, with a length of len/8. The caller owns it.
+// Filter returns the system call filter for programs of an architecture, "amd64" or "arm64", as an array of struct
+// sock_filter in the machine's byte order: what seccomp(SECCOMP_SET_MODE_FILTER) takes, with a length of len/8. The caller
+// owns it.
 //
 // It fails for an architecture that it has no rules for, and when a rule names a call that the architecture's table lacks
 // without saying so: a rule never disappears unnoticed.
@@ -53,8 +54,8 @@ func Filter(goarch string) ([]byte, error) {
 	return b, nil
 }
 
-// verdict is what becomes of a call. emit appends instructions of which every path returns; the accumulator's content is free.
-// Verdicts of one name are the same.
+// verdict is what becomes of a call. emit appends instructions of which every path returns; the accumulator's content is
+// free. Verdicts of one name are the same.
 type verdict struct {
 	name string
 	emit func(p *asm.Program)

@@ -1,0 +1,136 @@
+package store
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+)
+
+const (
+	blobFolder = "blobs"
+	newFolder  = "blobs/new" // half-written blobs, on the file system of the whole ones
+	copyBuffer = 256 << 10
+	staleAfter = 24 * time.Hour // no blob takes that long to write
+)
+
+// Put keeps what r yields as a blob and returns its length in bytes and its SHA-256 in hex, which is its name. The blob is
+// on the disk when Put returns. What is known already is kept once. r is read to its end and not closed.
+func (s *Store) Put(r io.Reader) (n int64, sha string, err error) {
+	f, err := os.CreateTemp(filepath.Join(s.dir, newFolder), "blob-")
+	if err != nil {
+		return 0, "", diagnose("put blob", s.dir, err)
+	}
+	defer f.Close()
+	n, sha, err = hashTo(f, r)
+	if err == nil {
+		err = s.settle(f, sha)
+	}
+	if err != nil {
+		return 0, "", diagnose("put blob", s.dir, errors.Join(err, os.Remove(f.Name())))
+	}
+	return n, sha, nil
+}
+
+// PutFile is Put for a regular file, which it takes over: the file is moved when it lies on the same file system, else
+// copied and removed. Nobody may write to the file any more. After an error the file is still there.
+func (s *Store) PutFile(path string) (n int64, sha string, err error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK|syscall.O_CLOEXEC, 0)
+	if err != nil {
+		return 0, "", diagnose("put file", s.dir, err)
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
+		return 0, "", errors.Join(errors.New("put file: it is not a regular file"), err)
+	}
+	if n, sha, err = hashTo(io.Discard, f); err != nil {
+		return 0, "", diagnose("put file", s.dir, err)
+	}
+	err = s.settle(f, sha)
+	if errors.Is(err, syscall.EXDEV) {
+		if _, err = f.Seek(0, io.SeekStart); err == nil {
+			if n, sha, err = s.Put(f); err == nil {
+				err = os.Remove(path)
+			}
+		}
+	}
+	if err != nil {
+		return 0, "", diagnose("put file", s.dir, err)
+	}
+	return n, sha, nil
+}
+
+// Open opens a blob read-only by the hex SHA-256 that Put returned. The caller closes the file. One that is not there is
+// fs.ErrNotExist.
+func (s *Store) Open(sha string) (*os.File, error) {
+	if raw, err := hex.DecodeString(sha); err != nil || len(raw) != sha256.Size {
+		return nil, fmt.Errorf("open blob: %w: the name is not a SHA-256", fs.ErrNotExist)
+	}
+	f, err := os.Open(s.blobPath(sha))
+	if err != nil {
+		return nil, fmt.Errorf("open blob: %w", err)
+	}
+	return f, nil
+}
+
+func (s *Store) blobPath(sha string) string {
+	return filepath.Join(s.dir, blobFolder, sha[:2], sha[2:])
+}
+
+// settle moves the file to the place of its hash and returns when content and name are on the disk. A blob of that name is
+// replaced by its equal, so that the time taken does not tell whether somebody had it before.
+func (s *Store) settle(f *os.File, sha string) error {
+	if err := f.Chmod(0o400); err != nil {
+		return err
+	}
+	if err := f.Sync(); err != nil {
+		return err
+	}
+	place := s.blobPath(sha)
+	folder := filepath.Dir(place)
+	switch err := os.Mkdir(folder, 0o700); {
+	case err == nil, errors.Is(err, fs.ErrExist):
+		// Also when it exists: whoever made it may not have synced it yet.
+		if err := syncFolder(filepath.Dir(folder)); err != nil {
+			return err
+		}
+	default:
+		return err
+	}
+	if err := os.Rename(f.Name(), place); err != nil {
+		return err
+	}
+	return syncFolder(folder)
+}
+
+// sweep removes what processes that died left half-written.
+func (s *Store) sweep() error {
+	folder := filepath.Join(s.dir, newFolder)
+	entries, err := os.ReadDir(folder)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, entry := range entries {
+		info, err := entry.Info()
+		if err != nil || time.Since(info.ModTime()) < staleAfter {
+			continue // gone meanwhile, or still being written
+		}
+		if err := os.Remove(filepath.Join(folder, entry.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func hashTo(w io.Writer, r io.Reader) (int64, string, error) {
+	h := sha256.New()
+	n, err := io.CopyBuffer(struct{ io.Writer }{io.MultiWriter(w, h)}, struct{ io.Reader }{r}, make([]byte, copyBuffer))
+	return n, hex.EncodeToString(h.Sum(nil)), err
+}

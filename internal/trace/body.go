@@ -1,0 +1,240 @@
+package trace
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"time"
+	"unicode"
+	"unicode/utf16"
+	"unicode/utf8"
+
+	"glovebox"
+)
+
+// The kinds of records. There is at most one of each for a run.
+const (
+	kindStart   = "run.start"
+	kindEnd     = "run.end"
+	kindRefused = "run.refused"
+)
+
+// How much of a run a record holds.
+const (
+	codeBytes   = 64 << 10 // code
+	viewBytes   = 16 << 10 // each view of a result
+	stringBytes = 1 << 10  // a name, an argument
+	textBytes   = 4 << 10  // a sentence of Glovebox's own
+	listItems   = 256      // arguments, names, inputs
+	resultItems = 1000     // artifacts, flows
+	listBytes   = 64 << 10 // any list
+	bodyVersion = 1
+)
+
+// startBody is the body of run.start and, with Error, of run.refused. The order of the fields is part of its spelling.
+type startBody struct {
+	Version    int                     `json:"v"`
+	Kind       string                  `json:"kind"`
+	Run        string                  `json:"run"`
+	Time       time.Time               `json:"time"`
+	Principal  glovebox.Principal      `json:"principal"`
+	Lang       string                  `json:"lang,omitempty"`
+	Argv       []string                `json:"argv,omitempty"`
+	Args       []string                `json:"args,omitempty"`
+	Code       string                  `json:"code,omitempty"`
+	CodeBase64 []byte                  `json:"code_base64,omitempty"` // in place of Code when that is not valid UTF-8
+	CodeBytes  int64                   `json:"code_bytes"`
+	CodeSHA256 string                  `json:"code_sha256,omitempty"`
+	EnvNames   []string                `json:"env_names,omitempty"`
+	Inputs     []glovebox.InputRecord  `json:"inputs,omitempty"`
+	Decision   glovebox.Decision       `json:"decision"`
+	Image      string                  `json:"image,omitempty"`
+	Cut        map[string]glovebox.Cut `json:"cut,omitempty"`
+	Owner      owner                   `json:"owner"`
+	Error      *glovebox.ErrorShown    `json:"error,omitempty"`
+}
+
+// endBody is the body of run.end.
+type endBody struct {
+	Version int                     `json:"v"`
+	Kind    string                  `json:"kind"`
+	Run     string                  `json:"run"`
+	Time    time.Time               `json:"time"`
+	State   string                  `json:"state"`
+	Result  *glovebox.Result        `json:"result,omitempty"`
+	Cut     map[string]glovebox.Cut `json:"cut,omitempty"`
+	Error   *glovebox.ErrorShown    `json:"error,omitempty"`
+}
+
+func (t *Trace) startRecord(kind string, s Start, refusal *glovebox.Error) (*record, error) {
+	now := t.now().UTC().Round(0)
+	if s.ID == "" || len(s.ID) > stringBytes {
+		return nil, fmt.Errorf("the id %q is none", beginning(s.ID, 64))
+	}
+	cut := map[string]glovebox.Cut{}
+	d := s.Decision
+	d.Rule, d.Reason, d.Fix = beginning(d.Rule, stringBytes), beginning(d.Reason, textBytes), beginning(d.Fix, textBytes)
+	who := s.Principal
+	who.Tenant, who.Name = beginning(who.Tenant, stringBytes), beginning(who.Name, stringBytes)
+	b := startBody{
+		Version: bodyVersion, Kind: kind, Run: s.ID, Time: now, Principal: who, Lang: beginning(s.Lang, stringBytes),
+		Argv: strings(cut, "argv", s.Argv), Args: strings(cut, "args", s.Args), EnvNames: strings(cut, "env_names", s.EnvNames),
+		Inputs: bounded(cut, "inputs", s.Inputs, listItems, func(in glovebox.InputRecord) glovebox.InputRecord {
+			in.Name = beginning(in.Name, stringBytes)
+			return in
+		}),
+		Decision: d, Image: beginning(s.Image, stringBytes), Cut: cut, Owner: t.self, Error: shown(refusal),
+		CodeBytes: int64(len(s.Code)),
+	}
+	if len(s.Code) > 0 {
+		sum := sha256.Sum256(s.Code)
+		b.CodeSHA256 = hex.EncodeToString(sum[:])
+		if kept := s.Code[:min(len(s.Code), codeBytes)]; utf8.Valid(s.Code) {
+			b.Code = beginning(string(s.Code[:min(len(s.Code), codeBytes+utf8.UTFMax)]), codeBytes)
+		} else {
+			b.CodeBase64 = kept
+		}
+	}
+	return seal(kind, now, b)
+}
+
+func (t *Trace) endRecord(id string, res *glovebox.Result, failure *glovebox.Error, state string) (*record, error) {
+	now := t.now().UTC().Round(0)
+	b := endBody{Version: bodyVersion, Kind: kindEnd, Run: id, Time: now, State: state, Error: shown(failure)}
+	if res != nil {
+		b.Cut = map[string]glovebox.Cut{}
+		b.Result = boundedResult(b.Cut, *res)
+	}
+	return seal(kindEnd, now, b)
+}
+
+// boundedResult is res as a record keeps it. Trace is left out, since it is made of the record's own hash.
+func boundedResult(cut map[string]glovebox.Cut, res glovebox.Result) *glovebox.Result {
+	res.Trace = glovebox.TraceRef{}
+	res.Reason = beginning(res.Reason, textBytes)
+	res.Stdout, res.StdoutTruncated = boundedView(res.Stdout, res.StdoutTruncated)
+	res.Stderr, res.StderrTruncated = boundedView(res.Stderr, res.StderrTruncated)
+	same := func(a glovebox.Artifact) glovebox.Artifact { return a }
+	res.Artifacts = bounded(cut, "artifacts", res.Artifacts, resultItems, same)
+	res.Skipped = bounded(cut, "skipped", res.Skipped, resultItems, func(s glovebox.Skipped) glovebox.Skipped {
+		s.Path, s.Reason = beginning(s.Path, stringBytes), beginning(s.Reason, stringBytes)
+		return s
+	})
+	res.Egress = bounded(cut, "egress", res.Egress, resultItems, func(f glovebox.EgressFlow) glovebox.EgressFlow {
+		f.Host, f.Reason = beginning(f.Host, stringBytes), beginning(f.Reason, stringBytes)
+		return f
+	})
+	return &res
+}
+
+func boundedView(u glovebox.Untrusted, truncated bool) (glovebox.Untrusted, bool) {
+	if len(u) <= viewBytes {
+		return u, truncated
+	}
+	s, half := string(u), viewBytes/2
+	tail := len(s) - half
+	for tail < len(s) && !utf8.RuneStart(s[tail]) {
+		tail++
+	}
+	head := beginning(s, half)
+	return glovebox.Untrusted(fmt.Sprintf("%s\n[%d bytes of this view are not in the record]\n%s", head, tail-len(head), s[tail:])),
+		true
+}
+
+// beginning is the first most bytes of s, without half a character at the end.
+func beginning(s string, most int) string {
+	if len(s) <= most {
+		return s
+	}
+	for most > 0 && !utf8.RuneStart(s[most]) {
+		most--
+	}
+	return s[:most]
+}
+
+func strings(cut map[string]glovebox.Cut, name string, list []string) []string {
+	return bounded(cut, name, list, listItems, func(s string) string { return beginning(s, stringBytes) })
+}
+
+// bounded is the beginning of a list, each item shortened. When anything is missing, cut tells what the whole list was.
+func bounded[T any](cut map[string]glovebox.Cut, name string, list []T, items int, shorten func(T) T) []T {
+	if list == nil {
+		return nil
+	}
+	var size, used int64
+	kept, whole, h := make([]T, 0, min(len(list), items)), true, sha256.New()
+	for i, item := range list {
+		line, err := json.Marshal(item)
+		if err != nil { // plain strings and numbers always marshal
+			panic(err)
+		}
+		line = append(line, '\n')
+		size += int64(len(line))
+		h.Write(line)
+		if i >= items || len(kept) < i {
+			whole = false
+			continue
+		}
+		short := shorten(item)
+		spelt, _ := json.Marshal(short)
+		whole = whole && len(spelt)+1 == len(line)
+		if used += int64(len(spelt)); used > listBytes {
+			whole = false
+			continue
+		}
+		kept = append(kept, short)
+	}
+	if !whole {
+		cut[name] = glovebox.Cut{Items: int64(len(list)), Bytes: size, SHA256: hex.EncodeToString(h.Sum(nil))}
+	}
+	return kept
+}
+
+func shown(e *glovebox.Error) *glovebox.ErrorShown {
+	if e == nil {
+		return nil
+	}
+	return &glovebox.ErrorShown{Code: e.Code, Message: beginning(e.Public, textBytes), Fix: beginning(e.Fix, textBytes)}
+}
+
+func seal(kind string, now time.Time, body any) (*record, error) {
+	b, err := canonical(body)
+	if err != nil {
+		return nil, err
+	}
+	return &record{kind: kind, time: now, body: b, sum: sha256.Sum256(b)}, nil
+}
+
+// canonical spells v as JSON in one way: fields in the order of the type, names of maps sorted, one line. Every character
+// that is not printable is escaped, so that no viewer of a record can be steered by what is in it.
+func canonical(v any) ([]byte, error) {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return nil, err
+	}
+	if !bytes.ContainsFunc(b, func(r rune) bool { return r < ' ' || r > '~' }) {
+		return b, nil
+	}
+	out := make([]byte, 0, len(b)+len(b)/8)
+	for len(b) > 0 {
+		r, n := utf8.DecodeRune(b)
+		switch {
+		case unicode.IsPrint(r):
+			out = append(out, b[:n]...)
+		case r > 0xffff:
+			high, low := utf16.EncodeRune(r)
+			out = escape(escape(out, high), low)
+		default:
+			out = escape(out, r)
+		}
+		b = b[n:]
+	}
+	return out, nil
+}
+
+func escape(out []byte, r rune) []byte {
+	const digits = "0123456789abcdef"
+	return append(out, '\\', 'u', digits[r>>12&15], digits[r>>8&15], digits[r>>4&15], digits[r&15])
+}

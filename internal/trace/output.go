@@ -1,0 +1,73 @@
+package trace
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+)
+
+const inlineBytes = 64 << 10 // an output up to this size lies in the database itself
+
+// keptOutput is one stream of a run, ready to be named by its end.
+type keptOutput struct {
+	stream string
+	bytes  int64
+	sha    string
+	data   []byte // nil when a blob holds it
+}
+
+// keepOutputs brings the kept bytes of both streams to where the end record can name them: small ones go with it into the
+// database, large ones are blobs on the disk before it is written, since a record must not outlive what it names.
+func (t *Trace) keepOutputs(e End) ([]keptOutput, error) {
+	var outputs []keptOutput
+	for _, s := range []struct {
+		name string
+		kept Kept
+	}{{"stdout", e.Stdout}, {"stderr", e.Stderr}} {
+		o, err := t.keep(s.name, s.kept)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", s.name, err)
+		}
+		if o.bytes > 0 {
+			outputs = append(outputs, o)
+		}
+	}
+	return outputs, nil
+}
+
+func (t *Trace) keep(stream string, k Kept) (o keptOutput, err error) {
+	o = keptOutput{stream: stream, bytes: int64(len(k.Data))}
+	switch {
+	case k.Path != "":
+		o.bytes, o.sha, err = t.store.PutFile(k.Path)
+		if errors.Is(err, fs.ErrNotExist) && k.SHA256 != "" {
+			o.bytes, o.sha, err = t.known(k.SHA256, err) // an earlier try took it over
+		}
+	case len(k.Data) > inlineBytes:
+		o.bytes, o.sha, err = t.store.Put(bytes.NewReader(k.Data))
+	case len(k.Data) > 0:
+		sum := sha256.Sum256(k.Data)
+		o.sha, o.data = hex.EncodeToString(sum[:]), k.Data
+	}
+	if err == nil && k.SHA256 != "" && o.bytes > 0 && k.SHA256 != o.sha {
+		err = errors.New("the kept bytes are not those that were counted: their SHA-256 differs")
+	}
+	return o, err
+}
+
+// known is the size of a blob that is there already, else it fails with err.
+func (t *Trace) known(sha string, err error) (int64, string, error) {
+	f, openErr := t.store.Open(sha)
+	if openErr != nil {
+		return 0, "", err
+	}
+	defer f.Close()
+	info, statErr := f.Stat()
+	if statErr != nil {
+		return 0, "", statErr
+	}
+	return info.Size(), sha, nil
+}

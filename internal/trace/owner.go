@@ -1,0 +1,132 @@
+package trace
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"glovebox"
+	"glovebox/internal/store"
+)
+
+// owner is the process that answers for a run. Start keeps a number that is used again from being taken for the same
+// process; Boot is this start of the machine and the namespace in which the number counts.
+type owner struct {
+	PID   int    `json:"pid"`
+	Start uint64 `json:"start"` // in ticks since the machine started
+	Boot  string `json:"boot"`
+}
+
+func thisProcess() (owner, error) {
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return owner{}, err
+	}
+	namespace, err := os.Readlink("/proc/self/ns/pid")
+	if err != nil {
+		return owner{}, err
+	}
+	start, alive := startOf("self")
+	if !alive {
+		return owner{}, fmt.Errorf("/proc/self/stat does not tell when this process started")
+	}
+	return owner{PID: os.Getpid(), Start: start, Boot: strings.TrimSpace(string(boot)) + " " + namespace}, nil
+}
+
+// startOf tells when a process started and whether it lives. One that has ended and waits for its parent does not.
+func startOf(pid string) (start uint64, alive bool) {
+	stat, err := os.ReadFile("/proc/" + pid + "/stat")
+	if err != nil {
+		return 0, false
+	}
+	// The name, in parentheses, can hold anything: what counts comes after the last of them.
+	fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
+	if len(fields) < 20 || bytes.ContainsAny(fields[0], "ZXx") {
+		return 0, false
+	}
+	start, err = strconv.ParseUint(string(fields[19]), 10, 64) // field 22 in all
+	return start, err == nil
+}
+
+// gone reports whether a run's owner is certainly no more. The owners of another namespace of this boot cannot be seen from
+// here and count as living.
+func (t *Trace) gone(o owner) bool {
+	here, _, _ := strings.Cut(t.self.Boot, " ")
+	there, _, _ := strings.Cut(o.Boot, " ")
+	if here != there {
+		return true
+	}
+	if o.Boot != t.self.Boot {
+		return false
+	}
+	start, alive := startOf(strconv.Itoa(o.PID))
+	return !alive || start != o.Start
+}
+
+// Interrupted closes the runs whose owner died before it recorded their end, with an internal error that says so, and
+// returns how many there were. When there were any it also has the store look after what a crash can leave behind. Call it
+// once after New, beside the work and not before it: it is cheap when there is nothing to close.
+func (t *Trace) Interrupted(ctx context.Context) (int, error) {
+	left, err := t.orphans(ctx)
+	if err != nil || len(left) == 0 {
+		return 0, Explain("find interrupted runs", err)
+	}
+	failure := glovebox.Errorf(glovebox.CodeInternal, "run it again; the engine's log or the kernel's tells why it ended",
+		"interrupted: Glovebox itself ended before the run did")
+	closed := 0
+	for _, id := range left {
+		rec, err := t.endRecord(id, nil, failure, "interrupted")
+		if err != nil {
+			return closed, Explain("close interrupted run", err)
+		}
+		won := false // another process may have closed it meanwhile
+		err = t.store.Update(ctx, func(ctx context.Context, tx *store.Tx) error {
+			state, err := stateOf(ctx, tx, id)
+			if err != nil || state != "running" {
+				return err
+			}
+			won = true
+			return closeRun(ctx, tx, id, "interrupted", "", rec)
+		})
+		if err != nil {
+			return closed, Explain("close interrupted run", err)
+		}
+		if won {
+			closed++
+		}
+	}
+	return closed, Explain("look after the store", t.store.Tend(ctx))
+}
+
+func (t *Trace) orphans(ctx context.Context) ([]string, error) {
+	var left []string
+	err := t.store.View(ctx, func(tx *store.Tx) error {
+		rows, err := tx.Query(ctx, `SELECT id, owner_pid, owner_start, owner_boot FROM runs WHERE state = 'running'
+			ORDER BY owner_boot, owner_pid, owner_start`)
+		if err != nil {
+			return err
+		}
+		defer rows.Close()
+		dead := map[owner]bool{}
+		for rows.Next() {
+			var id string
+			var o owner
+			if err := rows.Scan(&id, &o.PID, &o.Start, &o.Boot); err != nil {
+				return err
+			}
+			known, ok := dead[o]
+			if !ok {
+				known = t.gone(o)
+				dead[o] = known
+			}
+			if known {
+				left = append(left, id)
+			}
+		}
+		return rows.Err()
+	})
+	return left, err
+}

@@ -1,0 +1,255 @@
+// Package trace is the durable record of what ran: who asked, what was decided, what was started and how it ended.
+//
+// A record is a row that is never changed or removed. Its body is JSON in one spelling, and its hash is the SHA-256 of the
+// body, so that the rows can become the leaves of a log that proves them. Bodies are bounded whatever a run holds: what is
+// too large is kept as its beginning with its length and hash. They hold names, never values, of what may be secret.
+//
+// Start, Refused and End return when the record is on the disk. Calls that come together share one sync of the disk.
+package trace
+
+import (
+	"context"
+	"crypto/rand"
+	"database/sql"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"glovebox"
+	"glovebox/internal/store"
+)
+
+// Config is what a Trace is made of.
+type Config struct {
+	// Store keeps the records. It stays the caller's and must be open while the Trace is used.
+	Store *store.Store
+	// Now tells the time; nil means time.Now.
+	Now func() time.Time
+}
+
+// Trace writes and reads the record. Its methods are safe for concurrent use, by any number of processes on one store. Their
+// errors are *[glovebox.Error]: unavailable when the record cannot be written, with what mends it.
+type Trace struct {
+	store *store.Store
+	now   func() time.Time
+	self  owner
+}
+
+// New makes a Trace. It writes nothing.
+func New(cfg Config) (*Trace, error) {
+	if cfg.Store == nil {
+		return nil, errors.New("new trace: no store was given")
+	}
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	self, err := thisProcess()
+	if err != nil {
+		return nil, fmt.Errorf("new trace: %w", err)
+	}
+	return &Trace{store: cfg.Store, now: cfg.Now, self: self}, nil
+}
+
+// NewID makes the id of a run: unique, hard to guess and, over milliseconds, in the order of now.
+func NewID(now time.Time) string {
+	const digits = "0123456789abcdefghijklmnopqrstuv" // in the order of their bytes, five bits each
+	var id [20]byte
+	for i, ms := 9, uint64(now.UnixMilli()); i >= 0; i, ms = i-1, ms>>5 {
+		id[i] = digits[ms&31]
+	}
+	var random [10]byte
+	_, _ = rand.Read(random[:]) // never fails: it ends the program instead
+	for i, b := range random {
+		id[10+i] = digits[b&31]
+	}
+	return "run_" + string(id[:])
+}
+
+// Start is what is recorded before anything of a run is released. Its slices are read during the call only.
+type Start struct {
+	ID        string // from NewID
+	Principal glovebox.Principal
+	Lang      string
+	Argv      []string
+	Args      []string
+	Code      []byte   // kept whole up to 64 KiB, else its beginning; its length and hash always
+	EnvNames  []string // names only: a value may be a secret
+	Inputs    []glovebox.InputRecord
+	Decision  glovebox.Decision
+	Image     string
+}
+
+// Start records that a run begins and returns the number of the record, once it is on the disk: only then may the code be
+// released. A run that was started already is a conflict. ctx ends the wait for a turn; an outcome is waited for.
+func (t *Trace) Start(ctx context.Context, s Start) (int64, error) {
+	rec, err := t.startRecord(kindStart, s, nil)
+	if err != nil {
+		return 0, Explain("record start", err)
+	}
+	err = t.store.Update(ctx, func(ctx context.Context, tx *store.Tx) error {
+		if err := fresh(ctx, tx, s.ID); err != nil {
+			return err
+		}
+		if err := rec.insert(ctx, tx, s.ID); err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, `INSERT INTO runs (id, tenant, state, started_ns, start_seq, owner_pid, owner_start, owner_boot)
+			VALUES (?, ?, 'running', ?, ?, ?, ?, ?)`,
+			s.ID, s.Principal.Tenant, rec.time.UnixNano(), rec.seq, t.self.PID, t.self.Start, t.self.Boot)
+		return err
+	})
+	if err != nil {
+		return 0, Explain("record start", err)
+	}
+	return rec.seq, nil
+}
+
+// Refused records a request that was refused before anything was started: one record tells both what was asked and why
+// not. refusal is what the caller is told.
+func (t *Trace) Refused(ctx context.Context, s Start, refusal *glovebox.Error) (glovebox.TraceRef, error) {
+	rec, err := t.startRecord(kindRefused, s, refusal)
+	if err != nil {
+		return glovebox.TraceRef{}, Explain("record refusal", err)
+	}
+	err = t.store.Update(ctx, func(ctx context.Context, tx *store.Tx) error {
+		if err := fresh(ctx, tx, s.ID); err != nil {
+			return err
+		}
+		if err := rec.insert(ctx, tx, s.ID); err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, `INSERT INTO runs (id, tenant, state, started_ns, ended_ns, start_seq, end_seq)
+			VALUES (?, ?, 'refused', ?, ?, ?, ?)`, s.ID, s.Principal.Tenant, rec.time.UnixNano(), rec.time.UnixNano(), rec.seq, rec.seq)
+		return err
+	})
+	return rec.ref(err), Explain("record refusal", err)
+}
+
+// Kept is what was kept of one stream, in memory or, when Path is set, in a file. End takes the file over; after an error
+// of End it may be tried again with the same Kept.
+type Kept struct {
+	Data   []byte
+	Path   string
+	SHA256 string // hex, of the kept bytes; checked when set
+}
+
+// End is how a run ended: with a Result or, when Glovebox failed, with Err. Its parts are read during the call only.
+type End struct {
+	ID     string
+	Result *glovebox.Result // its Trace is ignored; its Artifacts were kept with Put
+	Err    *glovebox.Error
+	Stdout Kept
+	Stderr Kept
+}
+
+// End records how a run ended, with its output and artifacts, in one transaction. There is one end for each start: a second
+// one is a conflict, and one without a start is not found. The views of a Result are kept up to 16 KiB each.
+func (t *Trace) End(ctx context.Context, e End) (glovebox.TraceRef, error) {
+	if (e.Result == nil) == (e.Err == nil) {
+		return glovebox.TraceRef{}, Explain("record end", errors.New("an end is a result or an error, one of them"))
+	}
+	outputs, err := t.keepOutputs(e)
+	if err != nil {
+		return glovebox.TraceRef{}, Explain("keep output", err)
+	}
+	rec, err := t.endRecord(e.ID, e.Result, e.Err, "ended")
+	if err != nil {
+		return glovebox.TraceRef{}, Explain("record end", err)
+	}
+	var status glovebox.Status
+	var artifacts []glovebox.Artifact
+	if e.Result != nil {
+		status, artifacts = e.Result.Status, e.Result.Artifacts
+	}
+	err = t.store.Update(ctx, func(ctx context.Context, tx *store.Tx) error {
+		if err := closeRun(ctx, tx, e.ID, "ended", string(status), rec); err != nil {
+			return err
+		}
+		for _, o := range outputs {
+			_, err := tx.Exec(ctx, `INSERT INTO outputs (run, stream, bytes, sha256, data) VALUES (?, ?, ?, ?, ?)`,
+				e.ID, o.stream, o.bytes, o.sha, o.data)
+			if err != nil {
+				return err
+			}
+		}
+		for _, a := range artifacts {
+			_, err := tx.Exec(ctx, `INSERT INTO artifacts (run, path, sha256, bytes, media_type) VALUES (?, ?, ?, ?, ?)`,
+				e.ID, a.Path, a.SHA256, a.Bytes, a.MediaType)
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return rec.ref(err), Explain("record end", err)
+}
+
+// closeRun inserts the end record of a run that is running and marks the run.
+func closeRun(ctx context.Context, tx *store.Tx, id, state, status string, rec *record) error {
+	was, err := stateOf(ctx, tx, id)
+	switch {
+	case err != nil:
+		return err
+	case was == "":
+		return noRun(id)
+	case was != "running":
+		return glovebox.Errorf(glovebox.CodeConflict, "read how it ended with `glovebox trace show "+beginning(id, 64)+"`",
+			"the run %q has its end already: it is %s", beginning(id, 64), was)
+	}
+	if err := rec.insert(ctx, tx, id); err != nil {
+		return err
+	}
+	_, err = tx.Exec(ctx, "UPDATE runs SET state = ?, status = ?, ended_ns = ?, end_seq = ? WHERE id = ?",
+		state, status, rec.time.UnixNano(), rec.seq, id)
+	return err
+}
+
+// stateOf is the state of a run, empty when there is no such run.
+func stateOf(ctx context.Context, tx *store.Tx, id string) (string, error) {
+	var state string
+	err := tx.QueryRow(ctx, "SELECT state FROM runs WHERE id = ?", id).Scan(&state)
+	if errors.Is(err, sql.ErrNoRows) {
+		return "", nil
+	}
+	return state, err
+}
+
+// fresh says why a run cannot begin: there is one of its id.
+func fresh(ctx context.Context, tx *store.Tx, id string) error {
+	was, err := stateOf(ctx, tx, id)
+	if err == nil && was != "" {
+		err = glovebox.Errorf(glovebox.CodeConflict, "give each run an id of its own",
+			"there is a run %q already: it is %s", beginning(id, 64), was)
+	}
+	return err
+}
+
+// Put keeps an artifact while it is collected and returns its length in bytes and its SHA-256 in hex. It is on the disk when
+// Put returns. r is not closed.
+func (t *Trace) Put(r io.Reader) (n int64, sha string, err error) {
+	n, sha, err = t.store.Put(r)
+	return n, sha, Explain("keep artifact", err)
+}
+
+// record is one row.
+type record struct {
+	kind string
+	time time.Time
+	body []byte
+	sum  [32]byte
+	seq  int64 // once inserted
+}
+
+func (r *record) insert(ctx context.Context, tx *store.Tx, run string) error {
+	return tx.QueryRow(ctx, `INSERT INTO records (run, kind, time_ns, body, sha256) VALUES (?, ?, ?, ?, ?) RETURNING seq`,
+		run, r.kind, r.time.UnixNano(), r.body, r.sum[:]).Scan(&r.seq)
+}
+
+func (r *record) ref(err error) glovebox.TraceRef {
+	if err != nil {
+		return glovebox.TraceRef{}
+	}
+	return glovebox.TraceRef{Seq: r.seq, Hash: hex.EncodeToString(r.sum[:])}
+}
