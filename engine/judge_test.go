@@ -14,7 +14,7 @@ import (
 
 var testLimits = glovebox.Limits{
 	Wall: time.Minute, CPU: 30 * time.Second, CPUs: 1, Memory: 512 * glovebox.MiB, Disk: 256 * glovebox.MiB, Files: 20000,
-	OpenFiles: 1024, Processes: 128, Egress: 100 * glovebox.MiB, Output: 64 * glovebox.MiB, View: 16 * glovebox.KiB,
+	OpenFiles: 1024, Processes: 128, Egress: 100 * glovebox.MiB, Output: 64 * glovebox.KiB, View: 16 * glovebox.KiB,
 }
 
 func TestJudge(t *testing.T) {

@@ -90,9 +90,9 @@ func TestSupervise(t *testing.T) {
 		{"wall", hang, 0, glovebox.StatusWallLimit, [2]time.Duration{time.Minute, time.Minute}},
 		{"cancel", hang, 5 * time.Second, glovebox.StatusCanceled, [2]time.Duration{5 * time.Second, 5 * time.Second}},
 		{"cpu", func(ctx context.Context, p *drivertest.Proc) driver.Exit { p.Burn(1); return hang(ctx, p) }, 0,
-			glovebox.StatusCPULimit, [2]time.Duration{30 * time.Second, 30*time.Second + pollFast}},
+			glovebox.StatusCPULimit, [2]time.Duration{29 * time.Second, 30*time.Second + pollFast}},
 		{"cpu, slowly", func(ctx context.Context, p *drivertest.Proc) driver.Exit { p.Burn(0.6); return hang(ctx, p) }, 0,
-			glovebox.StatusCPULimit, [2]time.Duration{50 * time.Second, 50*time.Second + pollSlow}},
+			glovebox.StatusCPULimit, [2]time.Duration{49 * time.Second, 50*time.Second + pollSlow}},
 		{"memory of a child", func(ctx context.Context, p *drivertest.Proc) driver.Exit {
 			time.Sleep(time.Second)
 			p.Count(func(s *driver.Sample) { s.OOMKills++ })
