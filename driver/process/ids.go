@@ -33,7 +33,7 @@ var defaultPool = IDPool{Start: 0x70000000, Count: 1 << 16}
 
 // ids are the host ids of one sandbox.
 type ids struct {
-	init, program uint32   // the latter only, where single
+	init, program uint32   // both the starting user's, where single
 	single        bool     // only the starting user's own id is mapped
 	keepOwner     bool     // an ordinary user started it
 	helper        bool     // newuidmap writes the maps
@@ -75,7 +75,7 @@ func (d *Driver) takeIDs() (*ids, error) {
 		i.keepOwner, i.helper = true, true
 		return i, nil
 	}
-	return &ids{single: true, keepOwner: true, program: uint32(uid)}, nil
+	return &ids{single: true, keepOwner: true, init: uint32(uid), program: uint32(uid)}, nil
 }
 
 // takeBlock locks one block of the pool. The lock is on one byte of one file and goes with the process that holds it, so

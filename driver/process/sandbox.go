@@ -215,10 +215,13 @@ func (s *sandbox) Exec(ctx context.Context, cmd driver.Command) (driver.Process,
 	if len(cmd.Argv) == 0 || cmd.Argv[0] == "" {
 		return nil, errors.New("execute: no program named")
 	}
-	groups := s.group.Procs()
+	groups := s.group.Tasks()
+	if into := s.group.Unified(); into != nil {
+		groups = append([]*os.File{into}, groups...)
+	}
 	e := &wire.Exec{
 		Argv: bytesOf(cmd.Argv), Env: bytesOf(cmd.Env), Dir: cmd.Dir, HasCode: cmd.Code != nil, CodeName: cmd.CodeName,
-		CgroupFiles: len(groups), Stdin: cmd.Stdin != nil,
+		BornIn: s.group.Unified() != nil, CgroupFiles: len(s.group.Tasks()), Stdin: cmd.Stdin != nil,
 	}
 	files := groups
 	if cmd.Code != nil {

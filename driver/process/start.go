@@ -58,6 +58,16 @@ func (d *Driver) start(ctx context.Context, spec driver.Spec) (_ *sandbox, err e
 	undo.Push("release ids", func(context.Context) error { return i.release() })
 
 	s := &sandbox{driver: d, spec: spec, ids: i}
+	s.group, err = host.New(d.cfg.Cgroup, spec.ID, cgroup.Limits{
+		Memory: int64(spec.Limits.Memory), Processes: spec.Limits.Processes, CPUs: spec.Limits.CPUs,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("make control groups: %w", err)
+	}
+	undo.Push("remove control groups", s.group.Remove)
+	if err := s.group.Delegate(int(i.init), int(i.init)); err != nil {
+		return nil, fmt.Errorf("make control groups: %w", err)
+	}
 	if err := s.spawn(&undo); err != nil {
 		return nil, err
 	}
@@ -67,14 +77,6 @@ func (d *Driver) start(ctx context.Context, spec driver.Spec) (_ *sandbox, err e
 	if err := s.sendSetup(ctx); err != nil {
 		return nil, err
 	}
-	// While init builds the root.
-	s.group, err = host.New(d.cfg.Cgroup, spec.ID, cgroup.Limits{
-		Memory: int64(spec.Limits.Memory), Processes: spec.Limits.Processes, CPUs: spec.Limits.CPUs,
-	})
-	if err != nil {
-		return nil, fmt.Errorf("make control groups: %w", err)
-	}
-	undo.Push("remove control groups", s.group.Remove)
 	if err := s.awaitReady(ctx); err != nil {
 		return nil, err
 	}
@@ -95,9 +97,12 @@ func (s *sandbox) spawn(undo *cleanup.Stack) error {
 		return fmt.Errorf("open null device: %w", err)
 	}
 	defer null.Close()
+	sys := &syscall.SysProcAttr{Cloneflags: namespaces, AmbientCaps: initCapabilities, Setsid: true}
+	if cradle := s.group.Cradle(); cradle != nil {
+		sys.UseCgroupFD, sys.CgroupFD = true, int(cradle.Fd())
+	}
 	process, err := os.StartProcess(s.driver.cfg.Init, []string{"glovebox-init"}, &os.ProcAttr{
-		Dir: "/", Env: []string{}, Files: []*os.File{null, null, null, far},
-		Sys: &syscall.SysProcAttr{Cloneflags: namespaces, AmbientCaps: initCapabilities, Setsid: true},
+		Dir: "/", Env: []string{}, Files: []*os.File{null, null, null, far}, Sys: sys,
 	})
 	if err != nil {
 		return explainSpawn(err)

@@ -169,7 +169,7 @@ func (h *Host) complete(parent string) error {
 func (h *Host) explain(parent string, err error) error {
 	e := &glovebox.Error{Code: glovebox.CodeUnavailable, Op: "make control group", Err: err, Fix: h.fix(parent)}
 	switch {
-	case errors.Is(err, fs.ErrExist):
+	case errors.Is(err, syscall.EEXIST): // not fs.ErrExist, which a folder that is not empty is too
 		e.Code, e.Public, e.Fix = glovebox.CodeConflict, "a control group of this name exists", "use another name"
 	case errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS):
 		e.Public = "this user may not make control groups"

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"sync"
 	"syscall"
@@ -47,9 +48,12 @@ type Group struct {
 	// memory is the limit as the kernel was given it, in bytes.
 	memory int64
 
+	home string // the version 2 group above dirs' and the cradle; empty without version 2
+
 	mu      sync.Mutex
-	procs   []*os.File
+	tasks   []*os.File
 	unified *os.File
+	cradle  *os.File
 	meters  map[string]*os.File // open counters by place and name; nil for one that is not there
 	ended   bool                // descriptors are closed, CPUs given back
 }
@@ -79,10 +83,11 @@ func (h *Host) New(parent, name string, limits Limits) (g *Group, err error) {
 			return
 		}
 		g.Close()
-		for _, p := range g.order {
-			err = errors.Join(err, rmdir(g.dirs[p]))
+		err = h.explain(parent, err)
+		for _, dir := range g.folders() {
+			err = errors.Join(err, rmdir(dir))
 		}
-		g, err = nil, h.explain(parent, err)
+		g = nil
 	}()
 	if err := h.prepare(parent); err != nil {
 		return g, err
@@ -96,6 +101,11 @@ func (h *Host) New(parent, name string, limits Limits) (g *Group, err error) {
 		}
 		if err != nil {
 			return g, fmt.Errorf("make control group: %w", err)
+		}
+		if p.v2 {
+			if dir, err = g.makeHome(dir); err != nil {
+				return g, fmt.Errorf("make control group: %w", err)
+			}
 		}
 		g.dirs[p] = dir
 		g.order = append(g.order, p)
@@ -116,32 +126,91 @@ func checkParent(parent string) error {
 	return nil
 }
 
+// makeHome divides a version 2 group: whoever starts the run's processes lives in "init", outside the run's limits, and what
+// it starts is born in "run". A group that hands controllers down has no processes of its own.
+func (g *Group) makeHome(home string) (run string, err error) {
+	g.home = home
+	if err := g.host.handDown(home); err != nil {
+		return "", err
+	}
+	if err := g.host.mkdir(filepath.Join(home, "init")); err != nil {
+		return "", err
+	}
+	run = filepath.Join(home, "run")
+	return run, g.host.mkdir(run)
+}
+
+// folders are all that was made, the innermost first.
+func (g *Group) folders() []string {
+	var all []string
+	for _, p := range slices.Backward(g.order) {
+		if !p.v2 {
+			all = append(all, g.dirs[p])
+		}
+	}
+	if g.home != "" {
+		all = append(all, filepath.Join(g.home, "run"), filepath.Join(g.home, "init"), g.home)
+	}
+	return all
+}
+
 // open opens what processes join by.
 func (g *Group) open() error {
 	for _, p := range g.order {
-		f, err := os.OpenFile(filepath.Join(g.dirs[p], "cgroup.procs"), os.O_WRONLY, 0)
+		if p.v2 {
+			continue
+		}
+		f, err := os.OpenFile(filepath.Join(g.dirs[p], "tasks"), os.O_WRONLY, 0)
 		if err != nil {
 			return fmt.Errorf("open control group: %w", err)
 		}
-		g.procs = append(g.procs, f)
+		g.tasks = append(g.tasks, f)
 	}
-	if g.host.unified != nil {
-		f, err := os.OpenFile(g.dirs[*g.host.unified], os.O_RDONLY|syscall.O_DIRECTORY, 0)
+	if g.home == "" {
+		return nil
+	}
+	for name, to := range map[string]**os.File{"init": &g.cradle, "run": &g.unified} {
+		f, err := os.OpenFile(filepath.Join(g.home, name), os.O_RDONLY|syscall.O_DIRECTORY, 0)
 		if err != nil {
 			return fmt.Errorf("open control group: %w", err)
 		}
-		g.unified = f
+		*to = f
 	}
 	return nil
 }
 
-// Procs are descriptors, open for writing, by which a process joins: it writes "0" to each, in this order, so that whoever
-// is in any of the groups is in the one that kills. The Group owns them.
-func (g *Group) Procs() []*os.File { return g.procs }
+// Tasks are descriptors, open for writing, by which a process of one thread joins the version 1 groups: it writes "0" to each.
+// (Writing to cgroup.procs would take a lock that waits for every CPU of the machine, milliseconds each time; a thread that
+// moves itself takes none.) The Group owns them.
+func (g *Group) Tasks() []*os.File { return g.tasks }
 
-// Unified is the folder of the version 2 group, for a child to be born in (clone3 with CLONE_INTO_CGROUP). It is the one
-// that the first of Procs joins. Nil where there is no version 2. The Group owns it.
+// Unified is the folder of the version 2 group, for a child to be born in (clone3 with CLONE_INTO_CGROUP). Nil where there is
+// no version 2. The Group owns it.
 func (g *Group) Unified() *os.File { return g.unified }
+
+// Cradle is the version 2 group beside the run's, with no limits of its own, for the process that starts the run's to be born
+// in: the kernel lets it bear children into Unified only from there. Nil where there is no version 2. The Group owns it.
+func (g *Group) Cradle() *os.File { return g.cradle }
+
+// Delegate lets a process of these ids that was born in the Cradle bear children into Unified.
+func (g *Group) Delegate(uid, gid int) error {
+	if g.home == "" {
+		return nil
+	}
+	for _, dir := range []string{g.home, filepath.Join(g.home, "run")} {
+		file := filepath.Join(dir, "cgroup.procs")
+		err := os.Chown(file, uid, gid)
+		if errors.Is(err, fs.ErrPermission) {
+			// An ordinary user may not give files away. Whoever wants to use the opened one also needs a process of its
+			// own in this group, which the user alone can put there.
+			err = os.Chmod(file, 0o666)
+		}
+		if err != nil {
+			return fmt.Errorf("delegate control group: %w", err)
+		}
+	}
+	return nil
+}
 
 // CPUs are the CPUs chosen for the run, ascending; nil when it may use all. They hold through the cpuset controller, if
 // Limits has a "cpuset"; else setting them as the affinity of the first process is the best there is.

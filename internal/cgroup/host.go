@@ -86,6 +86,10 @@ func detect(root string, mounts, membership io.Reader) (*Host, error) {
 			}
 		}
 	}
+	if h.unified != nil && h.Mode() == "hybrid" && os.Geteuid() != 0 {
+		// There a version 2 group could only kill, and an ordinary user has no part of that tree.
+		h.unified = nil
+	}
 	if len(h.places) == 0 && h.unified == nil {
 		return nil, fmt.Errorf("find control groups: none mounted at %s", root)
 	}
@@ -146,8 +150,12 @@ func (h *Host) Sweep(parent string, live func(name string) bool) error {
 			if !e.IsDir() || live(e.Name()) {
 				continue
 			}
-			if err := rmdir(filepath.Join(p.dir+parent, e.Name())); err != nil {
-				errs = append(errs, fmt.Errorf("sweep control groups: %w", err))
+			dir := filepath.Join(p.dir+parent, e.Name())
+			for _, part := range []string{filepath.Join(dir, "run"), filepath.Join(dir, "init"), dir} {
+				if err := rmdir(part); err != nil {
+					errs = append(errs, fmt.Errorf("sweep control groups: %w", err))
+					break
+				}
 			}
 		}
 	}

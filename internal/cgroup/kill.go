@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -174,8 +175,7 @@ func (g *Group) Empty() (bool, error) {
 // Remove removes the groups and closes the descriptors. It waits until ctx's end for processes that are about to be gone,
 // but kills none. Removing again does nothing; after a failure it can be tried again.
 func (g *Group) Remove(ctx context.Context) error {
-	for i := len(g.order) - 1; i >= 0; i-- {
-		dir := g.dirs[g.order[i]]
+	for _, dir := range g.folders() {
 		for wait := 200 * time.Microsecond; ; wait = min(2*wait, 10*time.Millisecond) {
 			err := rmdir(dir)
 			if err == nil {
@@ -202,9 +202,11 @@ func (g *Group) Close() error {
 	g.ended = true
 	g.host.giveBack(g.cpus)
 	var errs []error
-	files := slices.Clone(g.procs)
-	if g.unified != nil {
-		files = append(files, g.unified)
+	files := slices.Clone(g.tasks)
+	for _, f := range []*os.File{g.unified, g.cradle} {
+		if f != nil {
+			files = append(files, f)
+		}
 	}
 	for _, f := range g.meters {
 		if f != nil {

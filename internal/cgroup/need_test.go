@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -93,8 +94,16 @@ func TestMain(m *testing.M) {
 func member(t testing.TB, g *Group, role string) (*exec.Cmd, *bytes.Buffer) {
 	t.Helper()
 	cmd := exec.Command("/proc/self/exe")
-	cmd.Env = []string{roleEnv + "=" + role, "GLOVEBOX_CGROUP_FDS=" + strconv.Itoa(len(g.Procs()))}
-	cmd.ExtraFiles = g.Procs()
+	// A Go program has many threads by the time it can write, so it joins as a whole.
+	for _, p := range g.order {
+		f, err := os.OpenFile(filepath.Join(g.dirs[p], "cgroup.procs"), os.O_WRONLY, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { f.Close() })
+		cmd.ExtraFiles = append(cmd.ExtraFiles, f)
+	}
+	cmd.Env = []string{roleEnv + "=" + role, "GLOVEBOX_CGROUP_FDS=" + strconv.Itoa(len(cmd.ExtraFiles))}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	out := new(bytes.Buffer)
 	cmd.Stdout, cmd.Stderr = out, out

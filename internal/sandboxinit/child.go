@@ -62,13 +62,19 @@ type childError struct {
 	errno int32
 }
 
+// cloneArgs is struct clone_args of clone3(2).
+type cloneArgs struct {
+	flags, pidFD, childTID, parentTID, exitSignal, stack, stackSize, tls, setTID, setTIDSize, cgroup uint64
+}
+
 // child is everything a child needs, as the kernel wants it.
 type child struct {
 	candidates []*byte // full paths to try, in order
 	argv, env  []*byte // nil-terminated
 	dir        *byte
 	stdio      [3]int
-	cgroups    []int
+	bornIn     int   // folder of a version 2 group, -1 for none
+	cgroups    []int // files of version 1 groups
 	proc       int
 	oomPath    *byte
 	single     bool
@@ -79,6 +85,7 @@ type child struct {
 	gate       int // read end, close on exec: a byte lets the child execute the program
 	lastCap    uintptr
 
+	clone     cloneArgs
 	zero      [2]byte // "0", what a control group file takes for "whoever writes"
 	oom       [4]byte
 	sigaction [32]byte // SIG_DFL with no flags: struct sigaction is 32 bytes on 64-bit Linux
@@ -111,6 +118,11 @@ func (c *child) start() (*started, error) {
 	copy(c.oom[:], "1000")
 	c.capHeader = unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	c.lastCap = unix.CAP_LAST_CAP
+
+	c.clone = cloneArgs{exitSignal: uint64(syscall.SIGCHLD)}
+	if c.bornIn >= 0 {
+		c.clone.flags, c.clone.cgroup = unix.CLONE_INTO_CGROUP, uint64(c.bornIn)
+	}
 
 	runtime.LockOSThread()
 	syscall.ForkLock.Lock()
@@ -175,7 +187,7 @@ func (w *started) release() (unix.Errno, error) {
 //go:nosplit
 func (c *child) fork() (int, syscall.Errno) {
 	beforeFork()
-	pid, _, errno := syscall.RawSyscall6(syscall.SYS_CLONE, uintptr(syscall.SIGCHLD), 0, 0, 0, 0, 0)
+	pid, _, errno := syscall.RawSyscall(unix.SYS_CLONE3, uintptr(unsafe.Pointer(&c.clone)), unsafe.Sizeof(c.clone), 0)
 	if errno != 0 || pid != 0 {
 		afterFork()
 		return int(pid), errno

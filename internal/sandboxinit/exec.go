@@ -46,7 +46,7 @@ func (s *sandbox) exec(e *wire.Exec, files []*os.File) error {
 		}
 		files = files[1:]
 	}
-	if len(files) != e.CgroupFiles {
+	if want := e.CgroupFiles; e.BornIn && len(files) != want+1 || !e.BornIn && len(files) != want {
 		return s.fail(step("take control groups", errors.New("descriptors missing")))
 	}
 	p, err := s.makePipes(e.Stdin)
@@ -177,6 +177,10 @@ func (s *sandbox) newChild(e *wire.Exec, p *pipes, cgroups []*os.File) *child {
 	// The streams move out of the way of 0, 1 and 2 by themselves: init never has those closed.
 	for i, f := range p.stdio {
 		c.stdio[i] = fdOf(f)
+	}
+	c.bornIn = -1
+	if e.BornIn {
+		c.bornIn, cgroups = fdOf(cgroups[0]), cgroups[1:]
 	}
 	for _, f := range cgroups {
 		c.cgroups = append(c.cgroups, fdOf(f))

@@ -68,14 +68,15 @@ type File struct {
 // Ready says that the sandbox is built. Its descriptor is the root of the sandbox's own file system.
 type Ready struct{ LandlockABI int }
 
-// Exec starts the program. Descriptors: the code (if HasCode), then CgroupFiles descriptors of control group files that the
-// child writes "0" to in order to join.
+// Exec starts the program. Descriptors: the code (if HasCode), then the folder of a version 2 control group for the child to
+// be born in (if BornIn), then CgroupFiles files of version 1 groups that the child writes "0" to in order to join.
 type Exec struct {
 	Argv        [][]byte
 	Env         [][]byte
 	Dir         string
 	HasCode     bool
 	CodeName    string
+	BornIn      bool
 	CgroupFiles int
 	Stdin       bool // make a pipe for standard input; else it is empty
 }
