@@ -31,16 +31,17 @@ func put(t testing.TB, path, text string) {
 	}
 }
 
-// group puts the files of a version 2 group.
+// group puts the files of a version 2 group. Those that limits are written to start empty, as a plain file keeps what a
+// shorter write leaves of it.
 func group(t testing.TB, dir string, leave ...string) {
 	t.Helper()
 	for file, text := range map[string]string{
 		"cgroup.controllers": "cpuset cpu io memory pids\n", "cgroup.subtree_control": "", "cgroup.procs": "",
 		"cgroup.events": "populated 0\nfrozen 0\n", "cgroup.kill": "", "cgroup.freeze": "0\n",
-		"memory.max": "max\n", "memory.swap.max": "max\n", "memory.oom.group": "0\n", "memory.current": "1048576\n",
+		"memory.max": "", "memory.swap.max": "", "memory.oom.group": "0\n", "memory.current": "1048576\n",
 		"memory.peak": "2097152\n", "memory.events": "low 0\nhigh 0\nmax 3\noom 0\noom_kill 0\n",
-		"pids.max": "max\n", "pids.current": "3\n", "pids.peak": "5\n", "pids.events": "max 2\n",
-		"cpu.max": "max 100000\n", "cpu.stat": "usage_usec 1500\nuser_usec 1000\n",
+		"pids.max": "", "pids.current": "3\n", "pids.peak": "5\n", "pids.events": "max 2\n",
+		"cpu.max": "", "cpu.stat": "usage_usec 1500\nuser_usec 1000\n",
 		"cpuset.cpus": "\n", "cpuset.cpus.effective": "0-3\n",
 	} {
 		put(t, filepath.Join(dir, file), text)

@@ -23,7 +23,7 @@ func read(dir, file string) (string, error) {
 
 // write gives a control file a value in one write, as the kernel wants it. The file must exist.
 func write(dir, file, value string) error {
-	f, err := os.OpenFile(filepath.Join(dir, file), os.O_WRONLY|os.O_TRUNC, 0)
+	f, err := os.OpenFile(filepath.Join(dir, file), os.O_WRONLY, 0)
 	if err != nil {
 		return err
 	}

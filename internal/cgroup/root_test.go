@@ -165,7 +165,7 @@ func TestKillIsNotForOthers(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	for empty := true; empty; empty, _ = g.Empty() {
+	for !joined(g) {
 		time.Sleep(time.Millisecond)
 	}
 	if err := g.Kill(t.Context()); err != nil {
