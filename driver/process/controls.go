@@ -2,9 +2,126 @@ package process
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
 
 	"glovebox"
 )
 
-// Controls is below.
-func (d *Driver) Controls(ctx context.Context) []glovebox.Control { return nil }
+// Controls examines the machine for each control of the rung without starting anything but an empty process of its own.
+func (d *Driver) Controls(ctx context.Context) []glovebox.Control {
+	all := []glovebox.Control{d.initControl(), namespaceControl(ctx), d.idControl(), landlockControl(), filterControl()}
+	host, err := d.host()
+	if err != nil {
+		all = append(all, control("cgroups", false, "none are mounted at /sys/fs/cgroup",
+			"mount -t cgroup2 cgroup2 /sys/fs/cgroup"))
+	} else {
+		for _, f := range host.Controls(d.cfg.Cgroup) {
+			all = append(all, control("cgroup "+f.Name, f.Available, f.Detail, f.Fix))
+		}
+	}
+	all = append(all, diskControl())
+	for i := range all {
+		all[i].Required = !d.accepts(strings.TrimPrefix(all[i].Name, "cgroup ")) && all[i].Name != "workspace on disk" &&
+			all[i].Name != "own user ids"
+	}
+	return all
+}
+
+func control(name string, available bool, detail, fix string) glovebox.Control {
+	if available {
+		fix = ""
+	}
+	return glovebox.Control{Isolation: glovebox.IsolationProcess, Name: name, Available: available, Detail: detail, Fix: fix}
+}
+
+func (d *Driver) initControl() glovebox.Control {
+	if err := unix.Access(d.cfg.Init, unix.X_OK); err != nil {
+		return control("glovebox-init", false, "missing or not executable",
+			"keep glovebox-init in the folder of glovebox, both executable (make build puts them into bin)")
+	}
+	return control("glovebox-init", true, "found", "")
+}
+
+// namespaceControl makes the namespaces of a sandbox for an empty program.
+func namespaceControl(ctx context.Context) glovebox.Control {
+	cmd := exec.CommandContext(ctx, "/proc/self/exe", "version")
+	cmd.Env = []string{}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: namespaces}
+	err := cmd.Start()
+	if err == nil {
+		// How it ends says nothing: it was made.
+		_ = cmd.Wait()
+		return control("namespaces", true, "user, mount, pid, network, ipc, uts and cgroup", "")
+	}
+	detail, fix := "the kernel refuses new user namespaces", "sysctl -w user.max_user_namespaces=15000"
+	for _, knob := range []struct{ file, refuses, fix string }{
+		{"/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1", "sysctl -w kernel.apparmor_restrict_unprivileged_userns=0"},
+		{"/proc/sys/kernel/unprivileged_userns_clone", "0", "sysctl -w kernel.unprivileged_userns_clone=1"},
+		{"/proc/sys/user/max_user_namespaces", "0", "sysctl -w user.max_user_namespaces=15000"},
+	} {
+		if b, err := os.ReadFile(knob.file); err == nil && strings.TrimSpace(string(b)) == knob.refuses {
+			detail, fix = detail+" ("+knob.file+" is "+knob.refuses+")", knob.fix
+		}
+	}
+	if errors.Is(err, unix.EPERM) && fix == "sysctl -w user.max_user_namespaces=15000" {
+		fix += "; in a container: docker run --security-opt seccomp=unconfined --security-opt systempaths=unconfined"
+	}
+	return control("namespaces", false, detail, fix)
+}
+
+func (d *Driver) idControl() glovebox.Control {
+	if os.Getuid() == 0 {
+		return control("own user ids", true, fmt.Sprintf("%d blocks from %d", d.cfg.IDs.Count/blockSize, d.cfg.IDs.Start), "")
+	}
+	fix := "apt-get install uidmap, and: usermod --add-subuids 100000-165535 --add-subgids 100000-165535 " + fmt.Sprint(os.Getuid())
+	if _, err := exec.LookPath("newuidmap"); err != nil {
+		return control("own user ids", false, "newuidmap is missing: the program has the starting user's id outside", fix)
+	}
+	pool, ok := subordinate("/etc/subuid", "/etc/subgid")
+	if !ok {
+		return control("own user ids", false, "no subordinate ids: the program has the starting user's id outside", fix)
+	}
+	return control("own user ids", true, fmt.Sprintf("%d blocks of subordinate ids", pool.Count/blockSize), "")
+}
+
+func landlockControl() glovebox.Control {
+	abi := landlockABI()
+	if abi == 0 {
+		return control("landlock", false, "the kernel has no Landlock",
+			"boot with lsm=…,landlock on Linux 5.13 or later, or set drivers.process.accept: [landlock]")
+	}
+	return control("landlock", true, fmt.Sprintf("version %d", abi), "")
+}
+
+func filterControl() glovebox.Control {
+	action := uint32(unix.SECCOMP_RET_KILL_PROCESS)
+	_, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_GET_ACTION_AVAIL, 0, uintptr(unsafe.Pointer(&action)))
+	if errno != 0 {
+		return control("system call filter", false, "the kernel does not filter system calls: "+errno.Error(),
+			"boot a kernel with CONFIG_SECCOMP_FILTER")
+	}
+	return control("system call filter", true, "kills a process", "")
+}
+
+func diskControl() glovebox.Control {
+	const name = "workspace on disk"
+	switch {
+	case os.Getuid() != 0:
+		return control(name, false, "only root has a backing with a hard limit",
+			"run as root, or keep --disk 64MiB below --memory")
+	case unix.Access("/dev/loop-control", unix.W_OK) != nil:
+		return control(name, false, "no loop devices", "modprobe loop")
+	}
+	if _, err := exec.LookPath("mkfs.ext4"); err != nil {
+		return control(name, false, "mkfs.ext4 is missing", "apt-get install e2fsprogs")
+	}
+	return control(name, true, "ext4 in a sparse file", "")
+}

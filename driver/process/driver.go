@@ -47,6 +47,8 @@ type Driver struct {
 	cfg    Config
 	filter []byte
 	host   func() (*cgroup.Host, error)
+
+	swept sync.Once
 }
 
 // New checks cfg and the platform. It looks at the machine only when something is started or examined.

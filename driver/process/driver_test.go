@@ -18,6 +18,9 @@ var initBinary string
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) int {
+	if cgroup := os.Getenv(supervisorEnv); cgroup != "" {
+		supervise(cgroup)
+	}
 	dir, err := os.MkdirTemp("", "glovebox-init-")
 	if err != nil {
 		panic(err)
@@ -42,6 +45,18 @@ func newDriver(t *testing.T) driver.Driver {
 		t.Fatal(err)
 	}
 	return d
+}
+
+// needRoot skips for an ordinary user, and fails where root was promised.
+func needRoot(t *testing.T) {
+	t.Helper()
+	if os.Getuid() == 0 {
+		return
+	}
+	if os.Getenv("GLOVEBOX_TEST_ROOT") == "1" {
+		t.Fatal("root was promised")
+	}
+	t.Skip("needs root")
 }
 
 func TestConformance(t *testing.T) {

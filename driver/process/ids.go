@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"glovebox"
+	"glovebox/internal/cgroup"
 	"glovebox/internal/sandboxinit/wire"
 )
 
@@ -37,6 +38,7 @@ type ids struct {
 	single        bool     // only the starting user's own id is mapped
 	keepOwner     bool     // an ordinary user started it
 	helper        bool     // newuidmap writes the maps
+	token         uint32   // number of the block, which names the sandbox among live ones
 	lock          *os.File // holds the block until the sandbox is gone
 }
 
@@ -75,7 +77,13 @@ func (d *Driver) takeIDs() (*ids, error) {
 		i.keepOwner, i.helper = true, true
 		return i, nil
 	}
-	return &ids{single: true, keepOwner: true, init: uint32(uid), program: uint32(uid)}, nil
+	// A block of ids that are not used, for its token.
+	i, err := takeBlock(defaultPool, d.cfg.RuntimeDir)
+	if err != nil {
+		return nil, err
+	}
+	i.single, i.keepOwner, i.init, i.program = true, true, uint32(uid), uint32(uid)
+	return i, nil
 }
 
 // takeBlock locks one block of the pool. The lock is on one byte of one file and goes with the process that holds it, so
@@ -84,19 +92,19 @@ func takeBlock(pool IDPool, dir string) (*ids, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make folder for locks: %w", err)
 	}
-	f, err := os.OpenFile(filepath.Join(dir, "ids.lock"), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+	f, err := openLocks(dir)
 	if err != nil {
-		return nil, fmt.Errorf("open id locks: %w", err)
+		return nil, err
 	}
 	blocks := pool.Count / blockSize
 	first := rand.Uint32N(max(blocks, 1))
 	for n := range blocks {
 		block := (first + n) % blocks
-		lock := unix.Flock_t{Type: unix.F_WRLCK, Start: int64(pool.Start/blockSize + block), Len: 1}
+		token := pool.Start/blockSize + block
+		lock := unix.Flock_t{Type: unix.F_WRLCK, Start: int64(token), Len: 1}
 		err := unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &lock)
 		if err == nil {
-			base := pool.Start + block*blockSize
-			return &ids{init: base, program: base + 1, lock: f}, nil
+			return &ids{init: token * blockSize, program: token*blockSize + 1, token: token, lock: f}, nil
 		}
 		if !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EACCES) {
 			f.Close()
@@ -106,6 +114,36 @@ func takeBlock(pool IDPool, dir string) (*ids, error) {
 	f.Close()
 	return nil, glovebox.Errorf(glovebox.CodeExhausted, "wait for runs to end, or widen drivers.process.uid_pool",
 		"all %d blocks of user ids are in use", blocks)
+}
+
+func openLocks(dir string) (*os.File, error) {
+	f, err := os.OpenFile(filepath.Join(dir, "ids.lock"), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open id locks: %w", err)
+	}
+	return f, nil
+}
+
+// groupName names a sandbox's control groups so that others can tell whether their owner lives.
+func (i *ids) groupName(id string) string { return fmt.Sprintf("%s-%x", id, i.token) }
+
+// sweep removes the control groups of sandboxes whose supervisor died: those whose token nobody holds. What still has
+// processes stays; they are dying, since their lifeline is gone.
+func (d *Driver) sweep(host *cgroup.Host) error {
+	locks, err := openLocks(d.cfg.RuntimeDir)
+	if err != nil {
+		return err
+	}
+	defer locks.Close()
+	return host.Sweep(d.cfg.Cgroup, func(name string) bool {
+		token, err := strconv.ParseUint(name[strings.LastIndexByte(name, '-')+1:], 16, 32)
+		if err != nil {
+			return true // not a name of ours
+		}
+		lock := unix.Flock_t{Type: unix.F_WRLCK, Start: int64(token), Len: 1}
+		err = unix.FcntlFlock(locks.Fd(), unix.F_OFD_GETLK, &lock)
+		return err != nil || lock.Type != unix.F_UNLCK
+	})
 }
 
 // subordinate finds the calling user's range of subordinate ids, the same in both files.

@@ -58,7 +58,7 @@ func (d *Driver) start(ctx context.Context, spec driver.Spec) (_ *sandbox, err e
 	undo.Push("release ids", func(context.Context) error { return i.release() })
 
 	s := &sandbox{driver: d, spec: spec, ids: i}
-	s.group, err = host.New(d.cfg.Cgroup, spec.ID, cgroup.Limits{
+	s.group, err = host.New(d.cfg.Cgroup, i.groupName(spec.ID), cgroup.Limits{
 		Memory: int64(spec.Limits.Memory), Processes: spec.Limits.Processes, CPUs: spec.Limits.CPUs,
 	})
 	if err != nil {
@@ -77,6 +77,8 @@ func (d *Driver) start(ctx context.Context, spec driver.Spec) (_ *sandbox, err e
 	if err := s.sendSetup(ctx); err != nil {
 		return nil, err
 	}
+	// While init builds the root. What cannot be swept now will be at a later start.
+	d.swept.Do(func() { _ = d.sweep(host) })
 	if err := s.awaitReady(ctx); err != nil {
 		return nil, err
 	}

@@ -1,0 +1,159 @@
+package process_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"glovebox/driver"
+	"glovebox/driver/process"
+	"glovebox/internal/image"
+)
+
+// supervisorEnv makes the test binary a supervisor that is there to be killed.
+const supervisorEnv = "GLOVEBOX_TEST_SUPERVISOR"
+
+// supervise starts a sandbox whose program and its detached children sleep, says so and waits.
+func supervise(cgroup string) {
+	host, err := image.Host(image.Config{})
+	if err != nil {
+		panic(err)
+	}
+	d, err := process.New(process.Config{
+		Init: os.Getenv("GLOVEBOX_TEST_INIT"), Cgroup: cgroup, ScratchDir: os.Getenv("GLOVEBOX_TEST_SCRATCH"),
+	})
+	if err != nil {
+		panic(err)
+	}
+	s, err := d.Start(context.Background(), driver.Spec{ID: fmt.Sprintf("victim_%d", os.Getpid()), Limits: limits(), Root: host.Root()})
+	if err != nil {
+		panic(err)
+	}
+	if _, err := s.Exec(context.Background(), driver.Command{
+		Argv: []string{"/bin/sh", "-c", "setsid sleep 600 & trap '' TERM HUP INT; sleep 600"},
+		Env:  []string{"PATH=/usr/bin:/bin"}, Dir: "/workspace",
+	}); err != nil {
+		panic(err)
+	}
+	fmt.Println("running")
+	select {}
+}
+
+// supervisor starts one. It dies with the test at the latest.
+func supervisor(t *testing.T, cgroup string) (*exec.Cmd, *bufio.Reader) {
+	t.Helper()
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), supervisorEnv+"="+cgroup, "GLOVEBOX_TEST_INIT="+initBinary, "GLOVEBOX_TEST_SCRATCH="+t.TempDir())
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
+	return cmd, bufio.NewReader(out)
+}
+
+// members are the processes anywhere below a control group, in every hierarchy.
+func members(t *testing.T, cgroup string) (pids []string, groups int) {
+	t.Helper()
+	tops, err := filepath.Glob("/sys/fs/cgroup/*" + cgroup)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, top := range append(tops, "/sys/fs/cgroup"+cgroup) {
+		filepath.WalkDir(top, func(path string, e fs.DirEntry, err error) error {
+			if err == nil && e.IsDir() && path != top {
+				groups++
+			}
+			if err == nil && e.Name() == "cgroup.procs" {
+				b, _ := os.ReadFile(path)
+				pids = append(pids, strings.Fields(string(b))...)
+			}
+			return nil
+		})
+	}
+	return pids, groups
+}
+
+// nothing waits until no process is left below the group.
+func nothing(t *testing.T, cgroup string, within time.Duration) {
+	t.Helper()
+	deadline := time.Now().Add(within)
+	for {
+		pids, _ := members(t, cgroup)
+		if len(pids) == 0 {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%v after the supervisor's death %d processes are alive", within, len(pids))
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+func removeGroup(t *testing.T, cgroup string) {
+	t.Cleanup(func() {
+		tops, _ := filepath.Glob("/sys/fs/cgroup/*" + cgroup)
+		for _, top := range tops {
+			if err := os.Remove(top); err != nil {
+				t.Errorf("left over: %v", err)
+			}
+		}
+	})
+}
+
+// TestSupervisorDies kills supervisors with SIGKILL, once their program runs and at moments of the start: everything dies
+// within a second, and the next start removes what is left.
+func TestSupervisorDies(t *testing.T) {
+	needRoot(t)
+	cgroup := fmt.Sprintf("/glovebox-lifeline-%d", os.Getpid())
+	removeGroup(t, cgroup)
+	cmd, out := supervisor(t, cgroup)
+	if line, err := out.ReadString('\n'); line != "running\n" {
+		t.Fatalf("%q, %v", line, err)
+	}
+	if pids, _ := members(t, cgroup); len(pids) < 3 {
+		t.Fatalf("%d processes before the kill", len(pids))
+	}
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	nothing(t, cgroup, time.Second)
+	for delay := time.Duration(0); delay < 60*time.Millisecond; delay += 1500 * time.Microsecond {
+		cmd, _ := supervisor(t, cgroup)
+		time.Sleep(delay)
+		if err := cmd.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		cmd.Wait()
+		nothing(t, cgroup, time.Second)
+	}
+	host, err := image.Host(image.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := process.New(process.Config{Init: initBinary, Cgroup: cgroup, ScratchDir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := d.Start(t.Context(), driver.Spec{ID: "next", Limits: limits(), Root: host.Root()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, groups := members(t, cgroup); groups != 0 {
+		t.Errorf("%d control groups are left after the next start", groups)
+	}
+}
