@@ -80,7 +80,7 @@ func (t *Trace) startRecord(kind string, s Start, refusal *glovebox.Error) (*rec
 	who.Tenant, who.Name = beginning(who.Tenant, stringBytes), beginning(who.Name, stringBytes)
 	b := startBody{
 		Version: bodyVersion, Kind: kind, Run: s.ID, Time: now, Principal: who, Lang: beginning(s.Lang, stringBytes),
-		Argv: strings(cut, "argv", s.Argv), Args: strings(cut, "args", s.Args), EnvNames: strings(cut, "env_names", s.EnvNames),
+		Argv: firsts(cut, "argv", s.Argv), Args: firsts(cut, "args", s.Args), EnvNames: firsts(cut, "env_names", s.EnvNames),
 		Inputs: bounded(cut, "inputs", s.Inputs, listItems, func(in glovebox.InputRecord) glovebox.InputRecord {
 			in.Name = beginning(in.Name, stringBytes)
 			return in
@@ -154,7 +154,7 @@ func beginning(s string, most int) string {
 	return s[:most]
 }
 
-func strings(cut map[string]glovebox.Cut, name string, list []string) []string {
+func firsts(cut map[string]glovebox.Cut, name string, list []string) []string {
 	return bounded(cut, name, list, listItems, func(s string) string { return beginning(s, stringBytes) })
 }
 
