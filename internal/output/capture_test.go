@@ -193,7 +193,7 @@ func (r *repeat) Read(p []byte) (int, error) {
 }
 
 func TestCaptureFloodLeavesMemoryAlone(t *testing.T) {
-	const flood = 512 << 20
+	const flood = 128 << 20
 	c := newCapture(t, 8*glovebox.MiB, 16*glovebox.KiB)
 	var before, after runtime.MemStats
 	runtime.GC()
@@ -312,6 +312,10 @@ func TestCaptureCutCharacter(t *testing.T) {
 	if got.Stdout.View != "abcd" || len(got.Flags) != 0 || got.Stdout.Kept != 5 {
 		t.Errorf("cut by the limit: view %q, flags %v", string(got.Stdout.View), got.Flags)
 	}
+	got = feed(t, newCapture(t, 5, 64), strings.NewReader("abcdefgh\xc3"), strings.NewReader(""))
+	if len(got.Flags) != 0 {
+		t.Errorf("cut when the program was ended at the limit: flags %v", got.Flags)
+	}
 	got = feed(t, newCapture(t, 50, 64), strings.NewReader("abcd\xc3"), strings.NewReader(""))
 	if diff := cmp.Diff([]string{"invalid_utf8"}, got.Flags); diff != "" {
 		t.Errorf("cut by the program (-want +got):\n%s", diff)
@@ -358,6 +362,9 @@ func TestCaptureFailures(t *testing.T) {
 			t.Errorf("kept %d, read %d: %v", got.Stdout.Kept, got.Stdout.Bytes, err)
 		}
 	})
+}
+
+func TestCaptureReadFailures(t *testing.T) {
 	t.Run("reading fails", func(t *testing.T) {
 		c := newCapture(t, glovebox.MiB, 64)
 		broken := errors.New("broken pipe")
@@ -380,6 +387,9 @@ func TestCaptureFailures(t *testing.T) {
 			t.Error("Copy succeeded")
 		}
 	})
+}
+
+func TestNewRefuses(t *testing.T) {
 	dir := t.TempDir()
 	for name, config := range map[string]Config{
 		"no limit": {Dir: dir}, "negative view": {Limit: 1, View: -1, Dir: dir}, "no folder": {Limit: 1},

@@ -336,7 +336,14 @@ func TestCollectFailures(t *testing.T) {
 			{Path: "c/d", Reason: "it was gone when it was looked at"},
 		}, skipped)
 	})
-	t.Run("time runs out", func(t *testing.T) {
+}
+
+func TestCollectOutOfTime(t *testing.T) {
+	dir := t.TempDir()
+	put(t, dir, "a", "a")
+	put(t, dir, "b", "b")
+	put(t, dir, "c/d", "d")
+	t.Run("between files", func(t *testing.T) {
 		s := &shelf{}
 		c := newCollector(dir, s)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -352,7 +359,7 @@ func TestCollectFailures(t *testing.T) {
 			{Path: "c", Reason: "there was no time left to look at it"},
 		}, skipped)
 	})
-	t.Run("time runs out within a file", func(t *testing.T) {
+	t.Run("within a file", func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Nanosecond)
 		defer cancel()
 		<-ctx.Done()
@@ -361,8 +368,11 @@ func TestCollectFailures(t *testing.T) {
 			t.Errorf("Read: %d, %v", n, err)
 		}
 	})
+}
+
+func TestCollectRefuses(t *testing.T) {
 	t.Run("no outputs", func(t *testing.T) {
-		c := newCollector(filepath.Join(dir, "none"), &shelf{})
+		c := newCollector(filepath.Join(t.TempDir(), "none"), &shelf{})
 		if _, _, err := c.Collect(t.Context()); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("Collect: %v", err)
 		}

@@ -32,12 +32,12 @@ func (f flags) names() []string {
 	return list
 }
 
-// pattern is one thing to look for. The expression costs far more a byte than a search for words, so it is tried only on text
-// that holds one of its words, in lower case; each of its matches holds one.
+// pattern is one thing to look for. The expression costs far more a byte than a search for words, so it is tried only on
+// text that holds one of its words, in lower case.
 type pattern struct {
 	flag  flags
 	words []string
-	match func() *regexp.Regexp
+	match func() *regexp.Regexp // safe for concurrent use
 }
 
 // lazily compiles an expression when it is first needed: most runs of the command line never need it.
@@ -57,7 +57,8 @@ var patterns = []pattern{
 			`|\bignor\w*\s+(?:\pL+\s+){0,2}(?:instrucciones|instructions|istruzioni|instruções|anweisungen)`)},
 	{flagInstruction, []string{"игнорируй"},
 		lazily(`(?i)игнорируй(?:те)?\s+(?:\pL+\s+){0,2}(?:инструкци|указани)`)},
-	{flagInstruction, []string{"忽略", "無視"}, lazily(`忽略.{0,8}(?:指令|指示|说明|提示)|指示.{0,8}無視`)},
+	{flagInstruction, []string{"忽略", "無視"},
+		lazily(`忽略.{0,8}(?:指令|指示|说明|提示)|指示.{0,8}無視`)},
 	{flagInstruction, []string{"now"}, lazily(`(?i)\byou\s+(?:are|must)\s+now\s`)},
 	{flagInstruction, []string{"user"}, lazily(`(?i)\bdo\s+not\s+(?:tell|inform|alert|warn)\s+the\s+user`)},
 	// Roles at the start of a line. Capitals only where the word is common in honest reports.

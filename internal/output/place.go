@@ -15,9 +15,9 @@ import (
 // Place writes an artifact beneath dir. path is a glovebox.Artifact.Path: odd names get their own bytes back where those
 // make a file name, and keep their spelling where they do not. Missing folders are made (mode 0755), the file is new (mode
 // 0644, less the process's umask), nothing is ever executable. No link is followed, neither for the file nor for a folder
-// above it, and no existing file is written to: without overwrite what is in the way is a conflict; with it a file or link in
-// the way is removed first, and only a folder where the file should go is a conflict. On error no part of the file is left.
-// dir stays the caller's. Errors of r are returned wrapped.
+// above it, and no existing file is written to: without overwrite what is in the way is a conflict; with it a file or link
+// in the way is removed first, and only a folder where the file should go is a conflict. On error no part of the file is
+// left. dir stays the caller's. Errors of r are returned wrapped.
 func Place(dir *os.Root, path string, overwrite bool, r io.Reader) error {
 	names, err := fileNames(path)
 	if err != nil {

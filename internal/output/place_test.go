@@ -52,6 +52,22 @@ func tree(t *testing.T, dir string) map[string]string {
 	return got
 }
 
+// plant makes below dir what tree would list.
+func plant(t *testing.T, dir string, files map[string]string) {
+	t.Helper()
+	for name, what := range files {
+		target, link := strings.CutPrefix(what, "-> ")
+		switch {
+		case link:
+			_ = os.Symlink(target, filepath.Join(dir, name))
+		case what == "/":
+			_ = os.MkdirAll(filepath.Join(dir, name), 0o755)
+		default:
+			put(t, dir, name, what)
+		}
+	}
+}
+
 func TestPlace(t *testing.T) {
 	type files = map[string]string
 	long := strings.Repeat("x", 255)
@@ -99,17 +115,7 @@ func TestPlace(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			dir := t.TempDir()
-			for name, what := range tt.before {
-				target, link := strings.CutPrefix(what, "-> ")
-				switch {
-				case link:
-					_ = os.Symlink(target, filepath.Join(dir, name))
-				case what == "/":
-					_ = os.MkdirAll(filepath.Join(dir, name), 0o755)
-				default:
-					put(t, dir, name, what)
-				}
-			}
+			plant(t, dir, tt.before)
 			if tt.after == nil {
 				tt.after = tt.before
 			}
