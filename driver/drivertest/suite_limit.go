@@ -20,7 +20,7 @@ var limitCases = map[string]func(*bench){
 }
 
 func caseMemory(b *bench) {
-	b.limits.Memory = 64 * glovebox.MiB
+	b.limits.Memory = 96 * glovebox.MiB // a workspace in memory fits beside it
 	r, _, _ := b.run(shell("head -c 300000000 /dev/zero | tail -n 1 >/dev/null; exit 0"))
 	s, err := r.Sample()
 	if err != nil || s.OOMKills < 1 || s.OOMOutside > 0 {
@@ -32,7 +32,7 @@ func caseMemory(b *bench) {
 }
 
 func caseMemoryBelow(b *bench) {
-	b.limits.Memory = 64 * glovebox.MiB
+	b.limits.Memory = 96 * glovebox.MiB // a workspace in memory fits beside it
 	r, e, _ := b.run(shell("head -c 20000000 /dev/zero | tail -n 1 >/dev/null"))
 	b.wantExit(r, e, 0)
 	if s, err := r.Sample(); err != nil || s.OOMKills != 0 {

@@ -21,6 +21,19 @@ func run(m *testing.M) int {
 	if cgroup := os.Getenv(supervisorEnv); cgroup != "" {
 		supervise(cgroup)
 	}
+	if cgroup := os.Getenv(accountEnv); cgroup != "" {
+		if err := haveAccount(); err != nil {
+			panic(err)
+		}
+		if err := asUser(append(os.Environ(), accountEnv+"=", userCgroupEnv+"="+cgroup), os.Stdout, user()); err != nil {
+			return 1
+		}
+		return 0
+	}
+	if os.Getenv(userCgroupEnv) != "" {
+		initBinary = os.Getenv("GLOVEBOX_TEST_INIT")
+		return m.Run()
+	}
 	dir, err := os.MkdirTemp("", "glovebox-init-")
 	if err != nil {
 		panic(err)
@@ -40,7 +53,7 @@ func run(m *testing.M) int {
 
 func newDriver(t *testing.T) driver.Driver {
 	t.Helper()
-	d, err := process.New(process.Config{Init: initBinary, ScratchDir: t.TempDir()})
+	d, err := process.New(process.Config{Init: initBinary, ScratchDir: t.TempDir(), Cgroup: os.Getenv(userCgroupEnv)})
 	if err != nil {
 		t.Fatal(err)
 	}
