@@ -37,27 +37,27 @@ type watch struct {
 	limits  glovebox.Limits
 	capture capture
 	tell    *teller
+	drained chan struct{} // made by the caller, closed when both streams are read to their ends
 
 	told time.Time // when the sink last heard of usage
 }
 
 // run returns the facts of a run once the whole tree is dead and its streams are read to their ends. An error is Glovebox's
-// own failure; the tree is then killed as well as could be done, and closing the sandbox does the rest. One goroutine takes
-// every decision to kill, so that what is recorded first is what happened.
+// own failure; the tree is then killed as well as could be done, and closing the sandbox does the rest; streams may still be
+// read until drained is closed. One goroutine takes every decision to kill, so that what is recorded first is what happened.
 func (w *watch) run(ctx context.Context) (facts, error) {
 	var copying sync.WaitGroup
 	failed := make([]error, 2)
 	copying.Go(func() { failed[0] = w.capture.Copy("stdout", w.proc.Stdout()) })
 	copying.Go(func() { failed[1] = w.capture.Copy("stderr", w.proc.Stderr()) })
-	drained := make(chan struct{})
-	go func() { copying.Wait(); close(drained) }()
+	go func() { copying.Wait(); close(w.drained) }()
 
 	killed, guardErr := w.guard(ctx)
 	f := facts{killed: killed, wall: time.Since(w.proc.Released())}
 	var diskErr error
 	if killed == "" && guardErr == nil {
 		f.disk, diskErr = w.box.Disk() // as the leader left it, before its children go on
-		w.wait(ctx, drained)
+		w.wait(ctx)
 	}
 	kill, stop := context.WithTimeout(context.WithoutCancel(ctx), killLimit)
 	defer stop()
@@ -65,14 +65,14 @@ func (w *watch) run(ctx context.Context) (facts, error) {
 		w.tell.abandon()
 		return f, errors.Join(guardErr, fmt.Errorf("end the tree: %w", err))
 	}
-	drainErr := w.drain(ctx, drained)
+	drainErr := w.drain(ctx)
 	if err := errors.Join(guardErr, diskErr, drainErr); err != nil {
 		return f, err
 	}
 	if err := errors.Join(failed...); err != nil {
 		return f, fmt.Errorf("read output: %w", err)
 	}
-	return w.last(kill, f)
+	return w.last(f)
 }
 
 // guard returns when the leader has ended or has to be killed, and then why. A leader that ended first is never said to be
@@ -145,11 +145,11 @@ func (w *watch) report(s driver.Sample) {
 
 // wait gives the streams a moment to end by themselves: usually they already have, and a child that outlives the leader gets
 // to say its last words.
-func (w *watch) wait(ctx context.Context, drained <-chan struct{}) {
+func (w *watch) wait(ctx context.Context) {
 	moment := time.NewTimer(lastWords)
 	defer moment.Stop()
 	select {
-	case <-drained:
+	case <-w.drained:
 	case <-ctx.Done():
 	case <-w.capture.Exceeded():
 	case <-moment.C:
@@ -158,12 +158,12 @@ func (w *watch) wait(ctx context.Context, drained <-chan struct{}) {
 
 // drain waits until what a dead tree left in its pipes is read. A slow sink may take its time until the caller cancels; a
 // stream that does not end although nobody can hold it is a failure.
-func (w *watch) drain(ctx context.Context, drained <-chan struct{}) error {
+func (w *watch) drain(ctx context.Context) error {
 	for {
 		before := w.tell.count()
 		pause := time.NewTimer(drainLimit)
 		select {
-		case <-drained:
+		case <-w.drained:
 			pause.Stop()
 			return nil
 		case <-pause.C:
@@ -178,7 +178,7 @@ func (w *watch) drain(ctx context.Context, drained <-chan struct{}) error {
 }
 
 // last reads what is only known for good when all is dead.
-func (w *watch) last(ctx context.Context, f facts) (facts, error) {
+func (w *watch) last(f facts) (facts, error) {
 	var err error
 	if f.killed != "" {
 		if f.disk, err = w.box.Disk(); err != nil {
@@ -193,7 +193,7 @@ func (w *watch) last(ctx context.Context, f facts) (facts, error) {
 	case <-w.proc.Exited():
 		f.exit = w.proc.Exit()
 		return f, nil
-	case <-ctx.Done():
+	case <-time.After(drainLimit):
 		return f, errors.New("the tree is dead and the leader's end is not reported")
 	}
 }

@@ -60,11 +60,11 @@ func supervised(t *testing.T, ctx context.Context, fake *drivertest.Fake, sink g
 		t.Fatal(err)
 	}
 	tell := newTeller("a", sink)
-	w := &watch{box: box, proc: proc, limits: testLimits, tell: tell,
+	w := &watch{box: box, proc: proc, limits: testLimits, tell: tell, drained: make(chan struct{}),
 		capture: &fakeCapture{limit: int64(testLimits.Output), exceeded: make(chan struct{}), tell: tell}}
 	f, err := w.run(ctx)
 	box.Close(t.Context())
-	tell.close()
+	tell.close(ctx)
 	if err != nil {
 		return verdict{}, f, err
 	}

@@ -120,15 +120,25 @@ func (t *teller) abandon() (first bool) {
 	return first
 }
 
-// close ends the telling. It waits for the sink to return from its last event, unless it was abandoned: then the goroutine
-// ends when the sink returns, which is its caller's to see to.
-func (t *teller) close() {
+// close ends the telling. It waits for the sink to return from its last event, unless it was abandoned or, soon after, ctx
+// ends: then the goroutine ends when the sink returns, which is its caller's to see to.
+func (t *teller) close(ctx context.Context) {
 	if t == nil {
 		return
 	}
 	close(t.stop)
 	select {
 	case <-t.ended:
+		return
 	case <-t.gone:
+		return
+	case <-ctx.Done():
+	}
+	moment := time.NewTimer(drainLimit)
+	defer moment.Stop()
+	select {
+	case <-t.ended:
+	case <-moment.C:
+		t.abandon()
 	}
 }

@@ -1,0 +1,109 @@
+package engine
+
+import (
+	_ "embed"
+	"fmt"
+	"io"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+
+	"glovebox"
+	"glovebox/driver"
+)
+
+// boot runs a Python program as its interpreter would, but with streams that are written out at each line's end, so that what
+// a program printed before it was ended is not lost in a buffer.
+//
+//go:embed boot.py
+var boot string
+
+var languages = map[string]struct{ file, label string }{
+	"python": {"main.py", "Python"}, "node": {"main.js", "Node"}, "bash": {"main.sh", "Bash"},
+}
+
+// baseEnv is the environment besides what a request sets.
+var baseEnv = map[string]string{
+	"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/workspace", "TMPDIR": "/tmp", "LANG": "C.UTF-8",
+}
+
+// command is what a request that policy accepted means inside the image. The error is a *glovebox.Error.
+func command(req glovebox.Request, image Image) (driver.Command, error) {
+	cmd := driver.Command{Argv: req.Argv, Env: environment(req.Env), Dir: "/workspace", Stdin: standardInput(req)}
+	if len(req.Argv) > 0 {
+		return cmd, nil
+	}
+	lang := language(req)
+	if languages[lang].file == "" {
+		return cmd, glovebox.Errorf(glovebox.CodeInvalid, "use one of bash, node, python, or give argv",
+			"no language is called %.40q", lang)
+	}
+	program, err := image.Interpreter(lang)
+	if err != nil {
+		return cmd, err
+	}
+	cmd.Code, cmd.CodeName = []byte(req.Code), req.CodeName
+	if cmd.CodeName == "" {
+		cmd.CodeName = languages[lang].file
+	}
+	code := "/code/" + cmd.CodeName
+	switch lang {
+	case "python":
+		cmd.Argv = []string{program, "-I", "-c", boot, code}
+	case "bash":
+		cmd.Argv = []string{program, "--noprofile", "--norc", code}
+	default:
+		cmd.Argv = []string{program, code}
+	}
+	cmd.Argv = append(cmd.Argv, req.Args...)
+	return cmd, nil
+}
+
+func language(req glovebox.Request) string {
+	if req.Lang == "" && req.Code != "" {
+		return "python"
+	}
+	return req.Lang
+}
+
+func environment(set map[string]string) []string {
+	all := maps.Clone(baseEnv)
+	maps.Copy(all, set)
+	env := make([]string, 0, len(all))
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		env = append(env, name+"="+all[name])
+	}
+	return env
+}
+
+func standardInput(req glovebox.Request) io.Reader {
+	switch {
+	case req.StdinFrom != nil:
+		return req.StdinFrom
+	case req.Stdin != "":
+		return strings.NewReader(req.Stdin)
+	}
+	return nil
+}
+
+var noModule = regexp.MustCompile(`(?m)^ModuleNotFoundError: No module named '([A-Za-z_][A-Za-z0-9_]{0,40})[A-Za-z0-9_.]*'\s*\z`)
+
+// hint helps whoever wrote a program that ended with a plain exit but lacked something of the image. The name is the
+// program's word, and of harmless form.
+func hint(req glovebox.Request, v verdict, stderr glovebox.Untrusted, image Image) string {
+	if language(req) != "python" || v.code == nil || *v.code != 1 || v.reason != "" {
+		return ""
+	}
+	missing := noModule.FindStringSubmatch(string(stderr))
+	if missing == nil {
+		return ""
+	}
+	r := image.Report()
+	packages := "no packages beyond the standard library"
+	if len(r.Packages) > 0 {
+		packages = strings.Join(r.Packages, ", ")
+	}
+	return fmt.Sprintf("the image %s has no Python module %s (it has %s, with %s); install it with the machine's package "+
+		"manager, or do without it", r.Name, missing[1], r.Languages["python"], packages)
+}

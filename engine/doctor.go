@@ -1,0 +1,50 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"glovebox"
+)
+
+// Doctor implements glovebox.Admin. It is ready when a request that says nothing about itself would be run: its rung is there
+// with every control that it requires, and the trace can be written.
+func (e *Engine) Doctor(ctx context.Context) (*glovebox.Report, error) {
+	_, leave, err := e.enter(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	r := &glovebox.Report{Machine: machine(), User: fmt.Sprintf("uid %d", os.Getuid()),
+		Images: []glovebox.Image{e.cfg.Image.Report()}}
+	for _, rung := range []glovebox.Isolation{glovebox.IsolationProcess, glovebox.IsolationGVisor, glovebox.IsolationMicroVM,
+		glovebox.IsolationRemote} {
+		if d, ok := e.drivers[rung]; ok {
+			r.Controls = append(r.Controls, d.Controls(ctx)...)
+			continue
+		}
+		r.Controls = append(r.Controls, glovebox.Control{Isolation: rung, Name: "driver", Required: true,
+			Detail: "this rung is not available in this version", Fix: "none: what needs it is refused"})
+	}
+	owner := glovebox.Principal{Tenant: "local", Name: "doctor", Owner: true}
+	d := e.policy.Decide(owner, glovebox.Request{Code: "pass"})
+	_, failed := e.record()
+	r.Ready = d.Allow && failed == nil && !slices.ContainsFunc(r.Controls, func(c glovebox.Control) bool {
+		return c.Isolation == d.Grant.Isolation && c.Required && !c.Available
+	})
+	return r, nil
+}
+
+func machine() string {
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return runtime.GOOS + "/" + runtime.GOARCH
+	}
+	return strings.Join([]string{runtime.GOOS + "/" + runtime.GOARCH, "kernel", unix.ByteSliceToString(u.Release[:])}, " ")
+}

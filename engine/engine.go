@@ -1,0 +1,260 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"glovebox"
+	"glovebox/driver"
+	"glovebox/internal/store"
+	"glovebox/internal/trace"
+	"glovebox/policy"
+)
+
+// Config is what an Engine is made of.
+type Config struct {
+	// DataDir holds the trace and the folders of live runs. It is made when missing. Required.
+	DataDir string
+	// Policy decides. Its Available is filled in from Drivers.
+	Policy policy.Config
+	// Drivers make the sandboxes, one for each rung.
+	Drivers []driver.Driver
+	// Image is the runtime image called host. Required.
+	Image Image
+	// Log gets one line for each run and what goes wrong beside them; nil discards.
+	Log *slog.Logger
+	// ServedBy is what results say about who served them; empty means local.
+	ServedBy string
+	// Now tells the time of records; nil means time.Now. Limits go by the machine's monotonic clock whatever it says.
+	Now func() time.Time
+}
+
+// Image is a runtime image. Its methods are safe for concurrent use and cheap.
+type Image interface {
+	// Root is what a sandbox shows of it.
+	Root() driver.Root
+	// Identity names its exact state.
+	Identity() string
+	// Interpreter is the path, inside, of what runs a language. The error is a *glovebox.Error.
+	Interpreter(lang string) (string, error)
+	// Report tells what it can run.
+	Report() glovebox.Image
+}
+
+// Engine implements glovebox.Service. It is safe for concurrent use.
+type Engine struct {
+	cfg     Config
+	policy  *policy.Policy
+	drivers map[glovebox.Isolation]driver.Driver
+	runs    string // the folder of the folders of live runs
+
+	opened chan struct{} // closed when store, trace and failed are set
+	store  *store.Store
+	trace  *trace.Trace
+	failed error
+
+	mu       sync.Mutex
+	closed   bool
+	leaving  context.CancelCauseFunc // cancels all runs
+	life     context.Context
+	busy     sync.WaitGroup // runs, what they do after their end, and the opening of the store
+	teardown chan struct{}  // a token for each teardown that goes on beside callers
+	tended   sync.Once
+}
+
+// maxTeardown bounds how many sandboxes are removed at a time beside the callers; a run beyond them waits for its own.
+const maxTeardown = 64
+
+var errClosing = errors.New("the engine is closing")
+
+// New makes an Engine. It returns at once: the data_dir is opened beside it, and what is wrong with that is told by the first
+// use. Errors are those of the configuration.
+func New(cfg Config) (*Engine, error) {
+	switch {
+	case cfg.DataDir == "":
+		return nil, errors.New("new engine: DataDir is empty")
+	case cfg.Image == nil:
+		return nil, errors.New("new engine: Image is nil")
+	}
+	dir, err := filepath.Abs(cfg.DataDir)
+	if err != nil {
+		return nil, err
+	}
+	cfg.DataDir = dir
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	if cfg.ServedBy == "" {
+		cfg.ServedBy = "local"
+	}
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	e := &Engine{cfg: cfg, drivers: map[glovebox.Isolation]driver.Driver{}, runs: filepath.Join(dir, "runs"),
+		opened: make(chan struct{}), teardown: make(chan struct{}, maxTeardown)}
+	cfg.Policy.Available = nil
+	for _, d := range cfg.Drivers {
+		if _, twice := e.drivers[d.Isolation()]; twice {
+			return nil, errors.New("new engine: two drivers for the rung " + string(d.Isolation()))
+		}
+		e.drivers[d.Isolation()] = d
+		cfg.Policy.Available = append(cfg.Policy.Available, d.Isolation())
+	}
+	if e.policy, err = policy.New(cfg.Policy); err != nil {
+		return nil, err
+	}
+	e.life, e.leaving = context.WithCancelCause(context.Background())
+	e.busy.Go(e.open)
+	return e, nil
+}
+
+// open opens the data_dir, once.
+func (e *Engine) open() {
+	defer close(e.opened)
+	s, err := store.Open(store.Config{Dir: e.cfg.DataDir})
+	if err != nil {
+		e.failed = trace.Explain("open the trace", err)
+		return
+	}
+	if err := os.Mkdir(e.runs, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+		e.failed = errors.Join(glovebox.Internal("make the folder of runs", err), s.Close())
+		return
+	}
+	t, err := trace.New(trace.Config{Store: s, Now: e.cfg.Now})
+	if err != nil {
+		e.failed = errors.Join(glovebox.Internal("open the trace", err), s.Close())
+		return
+	}
+	e.store, e.trace = s, t
+}
+
+// record is the trace, once it is open.
+func (e *Engine) record() (*trace.Trace, error) {
+	<-e.opened
+	return e.trace, e.failed
+}
+
+// enter begins something that Close waits for; leave ends it. The context ends also when the engine closes.
+func (e *Engine) enter(ctx context.Context) (_ context.Context, leave func(), _ error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
+		return nil, nil, glovebox.Errorf(glovebox.CodeUnavailable, "start it again", "the engine is closed")
+	}
+	e.busy.Add(1)
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(e.life, func() { cancel(errClosing) })
+	return ctx, func() { stop(); cancel(nil); e.busy.Done() }, nil
+}
+
+// beside does work that no caller waits for and Close does. It is called between enter and leave.
+func (e *Engine) beside(work func()) {
+	select {
+	case e.teardown <- struct{}{}:
+		e.busy.Go(func() {
+			defer func() { <-e.teardown }()
+			work()
+		})
+	default:
+		work()
+	}
+}
+
+// Close cancels the runs in progress, waits for them and for what goes on beside them, then closes the data_dir.
+func (e *Engine) Close() error {
+	e.mu.Lock()
+	first := !e.closed
+	e.closed = true
+	e.mu.Unlock()
+	e.leaving(errClosing)
+	e.busy.Wait()
+	if !first || e.store == nil {
+		return nil
+	}
+	if err := e.store.Close(); err != nil {
+		return trace.Explain("close the trace", err)
+	}
+	return nil
+}
+
+// Output implements glovebox.Runs.
+func (e *Engine) Output(ctx context.Context, who glovebox.Principal, run, stream string, offset, limit int64) ([]byte, error) {
+	t, leave, err := e.reading(ctx, who)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	return t.Output(ctx, who.Tenant, run, stream, offset, limit)
+}
+
+// Artifact implements glovebox.Runs.
+func (e *Engine) Artifact(ctx context.Context, who glovebox.Principal, run, path string) (io.ReadCloser, error) {
+	t, leave, err := e.reading(ctx, who)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	return t.OpenArtifact(ctx, who.Tenant, run, path)
+}
+
+// Trace implements glovebox.Traces.
+func (e *Engine) Trace(ctx context.Context, who glovebox.Principal, run string) (*glovebox.Record, error) {
+	t, leave, err := e.reading(ctx, who)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	e.tend()
+	return t.Get(ctx, who.Tenant, run)
+}
+
+// Traces implements glovebox.Traces.
+func (e *Engine) Traces(ctx context.Context, who glovebox.Principal, q glovebox.TraceQuery) ([]glovebox.Record, error) {
+	t, leave, err := e.reading(ctx, who)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	e.tend()
+	return t.List(ctx, who.Tenant, q)
+}
+
+// reading begins a use of the trace by who.
+func (e *Engine) reading(ctx context.Context, who glovebox.Principal) (*trace.Trace, func(), error) {
+	if who.Tenant == "" {
+		return nil, nil, glovebox.Errorf(glovebox.CodeDenied, "authenticate", "nobody is asking")
+	}
+	_, leave, err := e.enter(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	t, err := e.record()
+	if err != nil {
+		leave()
+		return nil, nil, err
+	}
+	return t, leave, nil
+}
+
+// tend puts right what an engine that died left behind, once in an engine's life: it ends the records of its runs and
+// removes their folders. It is called between enter and leave, when the trace is open.
+func (e *Engine) tend() {
+	e.tended.Do(func() {
+		n, err := e.trace.Interrupted(e.life)
+		if err != nil && e.life.Err() == nil {
+			e.cfg.Log.Error("close interrupted runs", "err", err)
+		}
+		if n > 0 {
+			e.cfg.Log.Warn("runs were interrupted", "runs", n)
+		}
+		if err := sweepFolders(e.runs, time.Now()); err != nil {
+			e.cfg.Log.Error("remove folders of dead runs", "err", err)
+		}
+	})
+}

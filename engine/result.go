@@ -1,0 +1,70 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"math"
+	"time"
+
+	"glovebox"
+	"glovebox/driver"
+	"glovebox/internal/output"
+)
+
+// collectLimit bounds the time in which /outputs is read.
+const collectLimit = 2 * time.Minute
+
+// result is what a run is told as. Everything of it is dead.
+func (r *run) result(ctx context.Context, f facts, v verdict, out output.Captured, outErr error) *glovebox.Result {
+	grant := r.decision.Grant
+	res := &glovebox.Result{
+		ID: r.id, OK: v.status == glovebox.StatusExited && v.code != nil && *v.code == 0, Status: v.status,
+		ExitCode: v.code, Signal: v.signal, Reason: v.reason, LimitsHit: v.hit,
+		Stdout: out.Stdout.View, Stderr: out.Stderr.View, StdoutBytes: out.Stdout.Bytes, StderrBytes: out.Stderr.Bytes,
+		StdoutTruncated: out.Stdout.Truncated, StderrTruncated: out.Stderr.Truncated, Untrusted: true, Flags: out.Flags,
+		Isolation: grant.Isolation, Posture: glovebox.Posture{}, Trust: grant.Trust, Rule: r.decision.Rule, Image: r.image,
+		Start: "cold", ServedBy: r.cfg.ServedBy, Limits: grant.Limits,
+		Artifacts: []glovebox.Artifact{}, Skipped: []glovebox.Skipped{}, Egress: []glovebox.EgressFlow{},
+	}
+	res.Usage.EgressBytes, res.Usage.QueueMS = new(int64), new(int64) // there is no way out and no queue
+	if r.proc == nil {
+		return res
+	}
+	res.Posture = r.proc.Posture()
+	u := usageOf(f.sample)
+	u.EgressBytes, u.QueueMS = res.Usage.EgressBytes, res.Usage.QueueMS
+	u.WallMS, u.DiskBytes = new(f.wall.Milliseconds()), new(f.disk.Used)
+	u.StartMS = new(r.proc.Released().Sub(r.begun).Milliseconds())
+	res.Usage = u
+	if res.Reason == "" {
+		res.Reason = hint(r.req, v, out.Stderr.View, r.cfg.Image)
+	}
+	if outErr != nil {
+		r.cfg.Log.Error("keep output", "id", r.id, "err", outErr)
+		if res.Reason == "" {
+			res.Reason = "not all of the output could be kept: the disk of the data_dir may be full"
+		}
+	}
+	if r.req.Collect {
+		res.Artifacts, res.Skipped = r.collect(ctx)
+	}
+	return res
+}
+
+// collect keeps the files of /outputs. What cannot be kept is said, and costs the run nothing else.
+func (r *run) collect(ctx context.Context) ([]glovebox.Artifact, []glovebox.Skipped) {
+	limits := r.decision.Grant.Limits
+	ctx, stop := context.WithTimeout(ctx, collectLimit)
+	defer stop()
+	artifacts, skipped, err := output.Collector{
+		Open:       r.box.Open,
+		NotRegular: func(err error) bool { return errors.Is(err, driver.ErrNotRegular) },
+		Store:      r.trace.Put,
+		MaxBytes:   limits.Disk, MaxFile: limits.Disk, MaxEntries: int(min(limits.Files, math.MaxInt32)),
+	}.Collect(ctx)
+	if err != nil {
+		r.cfg.Log.Error("collect outputs", "id", r.id, "err", err)
+		return []glovebox.Artifact{}, []glovebox.Skipped{{Path: ".", Reason: "the folder of outputs could not be read"}}
+	}
+	return artifacts, skipped
+}

@@ -1,0 +1,343 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"glovebox"
+	"glovebox/driver"
+	"glovebox/internal/cleanup"
+	"glovebox/internal/output"
+	"glovebox/internal/trace"
+)
+
+// undoLimit bounds what is undone after a run.
+const undoLimit = 30 * time.Second
+
+// run is one run on its way through the stages.
+type run struct {
+	*Engine
+	id       string
+	who      glovebox.Principal
+	req      glovebox.Request
+	sink     glovebox.Sink
+	begun    time.Time
+	decision glovebox.Decision
+	image    string // identity
+	command  driver.Command
+	inputs   []glovebox.InputRecord
+	trace    *trace.Trace
+
+	undo    cleanup.Stack // what goes on beside the caller once the end is recorded
+	folder  *folder
+	box     driver.Sandbox
+	release func(context.Context) error // ends box, once
+	proc    driver.Process
+	capture *output.Capture
+	tell    *teller
+}
+
+// Run implements glovebox.Runs.
+func (e *Engine) Run(ctx context.Context, who glovebox.Principal, req glovebox.Request, sink glovebox.Sink) (
+	*glovebox.Result, error) {
+	ctx, leave, err := e.enter(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	r := &run{Engine: e, id: trace.NewID(e.cfg.Now()), who: who, req: req, sink: sink, begun: time.Now()}
+	res, err := r.run(ctx)
+	r.log(res, err)
+	e.beside(func() {
+		ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), undoLimit)
+		defer stop()
+		if err := r.undo.Run(ctx); err != nil {
+			e.cfg.Log.Error("run.cleanup", "id", r.id, "err", err)
+		}
+		if r.trace != nil {
+			e.tend()
+		}
+	})
+	if err != nil {
+		return nil, publicError(err)
+	}
+	return res, nil
+}
+
+// publicError makes sure that what a caller gets is an *Error itself, not something around one.
+func publicError(err error) error {
+	var known *glovebox.Error
+	if errors.As(err, &known) {
+		return known
+	}
+	return glovebox.Internal("run", err)
+}
+
+func (r *run) run(ctx context.Context) (*glovebox.Result, error) {
+	if err := r.admit(); err != nil {
+		return nil, r.refuse(ctx, err)
+	}
+	if err := r.takeInputs(ctx); err != nil && ctx.Err() == nil {
+		return nil, r.refuse(ctx, err)
+	}
+	recorded, err := r.start(ctx)
+	if !recorded {
+		return nil, err
+	}
+	var f facts
+	if err == nil {
+		f, err = r.watch(ctx)
+	}
+	out, outErr := r.finishOutput(ctx)
+	var v verdict
+	switch {
+	case err == nil:
+		v, err = judge(f, r.decision.Grant.Limits)
+	case ctx.Err() != nil && r.proc == nil:
+		// It was cancelled before the code was released. What failed is the start, because of that.
+		f.killed = glovebox.StatusCanceled
+		v, err = verdict{status: f.killed, hit: []string{}, reason: "the run was cancelled before its program was started"}, nil
+	}
+	if err != nil {
+		return nil, r.fail(ctx, err, out)
+	}
+	return r.end(ctx, r.result(ctx, f, v, out, outErr), out)
+}
+
+// admit decides whether the request is run and as what. Its errors are refusals.
+func (r *run) admit() error {
+	r.decision = r.policy.Decide(r.who, r.req)
+	if d := r.decision; !d.Allow {
+		return &glovebox.Error{Code: d.Code, Op: "decide", Public: d.Reason, Fix: d.Fix}
+	}
+	r.image = r.cfg.Image.Identity()
+	var err error
+	r.command, err = command(r.req, r.cfg.Image)
+	return err
+}
+
+// takeInputs copies what the program is given. Its errors are refusals or ctx's.
+func (r *run) takeInputs(ctx context.Context) error {
+	if len(r.req.Inputs) == 0 {
+		return nil
+	}
+	if err := r.needFolder(); err != nil {
+		return err
+	}
+	var err error
+	r.inputs, err = takeInputs(ctx, r.policy, r.who, r.req.Inputs, filepath.Join(r.folder.path, "inputs"))
+	return err
+}
+
+// needFolder makes the run's folder. It waits for the data_dir, which is examined as it is opened.
+func (r *run) needFolder() error {
+	var err error
+	if r.folder != nil {
+		return nil
+	}
+	if _, err = r.record(); err != nil {
+		return err
+	}
+	if r.folder, err = makeFolder(r.runs, r.id); err != nil {
+		return glovebox.Internal("make the run's folder", err)
+	}
+	r.undo.Push("remove the run's folder", r.folder.remove)
+	return nil
+}
+
+// start records that the run begins while the driver makes a sandbox, then releases the code into it. recorded tells that
+// there is a start record, which needs an end.
+func (r *run) start(ctx context.Context) (recorded bool, err error) {
+	making, stop := context.WithCancel(ctx)
+	defer stop()
+	var recordErr, boxErr error
+	var both sync.WaitGroup
+	both.Go(func() {
+		// A start is recorded also when the caller has gone: what follows needs it.
+		if recordErr = r.recordStart(context.WithoutCancel(ctx)); recordErr != nil {
+			stop()
+		}
+	})
+	boxErr = r.makeBox(making)
+	both.Wait()
+	switch {
+	case recordErr != nil:
+		return r.trace != nil, recordErr
+	case boxErr != nil:
+		return true, fmt.Errorf("make the sandbox: %w", boxErr)
+	case ctx.Err() != nil:
+		return true, ctx.Err()
+	}
+	limits := r.decision.Grant.Limits
+	r.tell = newTeller(r.id, r.sink)
+	r.capture, err = output.New(output.Config{Limit: limits.Output, View: limits.View, Dir: r.folder.path, Live: r.tell.live})
+	if err != nil {
+		return true, err
+	}
+	r.tell.start(ctx, r.cfg.Now(), limits)
+	if r.proc, err = r.box.Exec(ctx, r.command); err != nil {
+		r.proc = nil // an interface around a nil pointer would not be nil
+		return true, fmt.Errorf("release the code: %w", err)
+	}
+	return true, nil
+}
+
+func (r *run) makeBox(ctx context.Context) error {
+	d := r.drivers[r.decision.Grant.Isolation]
+	spec := driver.Spec{ID: r.id, Limits: r.decision.Grant.Limits, Root: r.cfg.Image.Root()}
+	if len(r.req.Inputs) > 0 { // then the folder was made before; else it may be in the making
+		spec.Inputs = filepath.Join(r.folder.path, "inputs")
+	}
+	box, err := d.Start(ctx, spec)
+	if err != nil {
+		return err
+	}
+	var once sync.Once
+	var closed error
+	r.box = box
+	r.release = func(ctx context.Context) error {
+		once.Do(func() { closed = box.Close(ctx) })
+		return closed
+	}
+	r.undo.Push("close the sandbox", r.release)
+	return nil
+}
+
+// recordStart commits the start record; r.trace is set once there is one.
+func (r *run) recordStart(ctx context.Context) error {
+	t, err := r.record()
+	if err != nil {
+		return err
+	}
+	if _, err := t.Start(ctx, r.startRecord()); err != nil {
+		return err
+	}
+	r.trace = t
+	return r.needFolder()
+}
+
+func (r *run) startRecord() trace.Start {
+	return trace.Start{ID: r.id, Principal: r.who, Lang: language(r.req), Argv: r.req.Argv, Args: r.req.Args,
+		Code: []byte(r.req.Code), EnvNames: slices.Sorted(maps.Keys(r.req.Env)), Inputs: r.inputs, Decision: r.decision,
+		Image: r.image}
+}
+
+// watch supervises the program to the end of its tree.
+func (r *run) watch(ctx context.Context) (facts, error) {
+	w := &watch{box: r.box, proc: r.proc, limits: r.decision.Grant.Limits, capture: r.capture, tell: r.tell,
+		drained: make(chan struct{})}
+	f, err := w.run(ctx)
+	if err == nil {
+		return f, nil
+	}
+	// The sandbox is the second way to end the tree, and closes the streams.
+	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), undoLimit)
+	defer stop()
+	r.tell.abandon()
+	err = errors.Join(err, r.release(ctx))
+	select {
+	case <-w.drained:
+	case <-time.After(drainLimit):
+		r.capture = nil // somebody still writes to it
+	}
+	return f, err
+}
+
+// finishOutput is what was printed, once nothing reads any more. Its error says that not all could be kept.
+func (r *run) finishOutput(ctx context.Context) (out output.Captured, err error) {
+	r.tell.close(ctx)
+	if r.capture == nil {
+		return output.Captured{Flags: []string{}}, nil
+	}
+	return r.capture.Finish()
+}
+
+// refuse records a refusal before start and returns what the caller is told.
+func (r *run) refuse(ctx context.Context, why error) error {
+	told := publicError(why).(*glovebox.Error)
+	t, err := r.record()
+	if err == nil {
+		_, err = t.Refused(context.WithoutCancel(ctx), r.startRecord(), told)
+	}
+	if err != nil {
+		// Nothing runs either way; the refusal helps the caller more than the trouble with the record.
+		r.cfg.Log.Error("record refusal", "id", r.id, "err", err)
+	}
+	return told
+}
+
+// fail records that Glovebox failed after the start was recorded, and returns what the caller is told. Everything of the run
+// is dead before that.
+func (r *run) fail(ctx context.Context, why error, out output.Captured) error {
+	told := publicError(why).(*glovebox.Error)
+	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), undoLimit)
+	defer stop()
+	if r.release != nil {
+		if err := r.release(ctx); err != nil {
+			r.cfg.Log.Error("close the sandbox", "id", r.id, "err", err)
+		}
+	}
+	end := trace.End{ID: r.id, Err: told, Stdout: kept(out.Stdout), Stderr: kept(out.Stderr)}
+	if _, err := r.trace.End(ctx, end); err != nil {
+		return errors.Join(err, why)
+	}
+	return told
+}
+
+// end records the result and completes it. The sandbox, which nothing is read from any more, is removed meanwhile.
+func (r *run) end(ctx context.Context, res *glovebox.Result, out output.Captured) (*glovebox.Result, error) {
+	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), undoLimit)
+	defer stop()
+	if r.release != nil {
+		r.beside(func() {
+			ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), undoLimit)
+			defer stop()
+			r.release(ctx) // the undo stack reports what went wrong
+		})
+	}
+	ref, err := r.trace.End(ctx, trace.End{ID: r.id, Result: res, Stdout: kept(out.Stdout), Stderr: kept(out.Stderr)})
+	if err != nil {
+		return nil, err
+	}
+	res.Trace = ref
+	return res, nil
+}
+
+func kept(s output.Stream) trace.Kept {
+	return trace.Kept{Data: s.Memory, Path: s.Path, SHA256: s.SHA256}
+}
+
+// log writes the run's canonical line: nothing of its code, environment or output is in it.
+func (r *run) log(res *glovebox.Result, err error) {
+	attrs := []slog.Attr{slog.String("id", r.id), slog.String("tenant", r.who.Tenant), slog.String("rule", r.decision.Rule),
+		slog.Duration("took", time.Since(r.begun))}
+	if err != nil {
+		var known *glovebox.Error
+		code := glovebox.CodeInternal
+		if errors.As(err, &known) {
+			code = known.Code
+		}
+		level := slog.LevelInfo
+		if code == glovebox.CodeInternal {
+			level = slog.LevelError
+		}
+		r.cfg.Log.LogAttrs(context.Background(), level, "run", append(attrs, slog.String("error", string(code)),
+			slog.Any("err", err))...)
+		return
+	}
+	attrs = append(attrs, slog.String("isolation", string(res.Isolation)), slog.String("status", string(res.Status)),
+		slog.Int64("stdout_bytes", res.StdoutBytes), slog.Int64("stderr_bytes", res.StderrBytes))
+	if res.Usage.WallMS != nil {
+		attrs = append(attrs, slog.Int64("wall_ms", *res.Usage.WallMS))
+	}
+	r.cfg.Log.LogAttrs(context.Background(), slog.LevelInfo, "run", attrs...)
+}
+
+var _ glovebox.Service = (*Engine)(nil)
