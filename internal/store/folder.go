@@ -160,20 +160,23 @@ func fill(path string) error {
 	return errors.Join(err, db.Close())
 }
 
+// glance reads the schema and the root of each table, which finds most of a smashed beginning.
+func glance(ctx context.Context, db interface {
+	QueryRowContext(context.Context, string, ...any) *sql.Row
+}) error {
+	var seen int
+	return db.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM records) + EXISTS (SELECT 1 FROM runs) + "+
+		"EXISTS (SELECT 1 FROM outputs) + EXISTS (SELECT 1 FROM artifacts)").Scan(&seen)
+}
+
 // migrate brings an older database up to date, once among processes, and refuses a newer one.
-func migrate(ctx context.Context, conn *sql.Conn) error {
-	steps, err := schema()
-	if err != nil {
-		return err
-	}
-	// Naming the tables makes SQLite read the schema and the root of each, which finds most of a smashed beginning.
-	var version, seen int
+func migrate(ctx context.Context, conn *sql.Conn, steps []string) error {
+	var version int
 	if err := conn.QueryRowContext(ctx, "PRAGMA user_version").Scan(&version); err != nil {
 		return err
 	}
 	if version == len(steps) {
-		return conn.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM records) + EXISTS (SELECT 1 FROM runs) + "+
-			"EXISTS (SELECT 1 FROM outputs) + EXISTS (SELECT 1 FROM artifacts)").Scan(&seen)
+		return nil
 	}
 	if version > len(steps) || version < 1 {
 		return fmt.Errorf("%w: it is version %d, this program knows %d", errNewer, version, len(steps))
@@ -181,15 +184,19 @@ func migrate(ctx context.Context, conn *sql.Conn) error {
 	if _, err := conn.ExecContext(ctx, "BEGIN IMMEDIATE"); err != nil {
 		return err
 	}
-	if err := conn.QueryRowContext(ctx, "PRAGMA user_version").Scan(&version); err == nil && version < len(steps) {
+	// Another process may have done it while this one waited.
+	err := conn.QueryRowContext(ctx, "PRAGMA user_version").Scan(&version)
+	if err == nil && version < len(steps) {
 		_, err = conn.ExecContext(ctx, strings.Join(steps[version:], "\n")+fmt.Sprintf("\nPRAGMA user_version=%d;", len(steps)))
-		if err != nil {
-			_, undo := conn.ExecContext(ctx, "ROLLBACK")
-			return errors.Join(fmt.Errorf("bring the database from version %d to %d: %w", version, len(steps), err), undo)
-		}
 	}
-	_, err = conn.ExecContext(ctx, "COMMIT")
-	return err
+	if err == nil {
+		_, err = conn.ExecContext(ctx, "COMMIT")
+	}
+	if err != nil {
+		_, undo := conn.ExecContext(ctx, "ROLLBACK")
+		return errors.Join(fmt.Errorf("bring the database from version %d to %d: %w", version, len(steps), err), undo)
+	}
+	return nil
 }
 
 func syncFolder(dir string) error {

@@ -81,27 +81,41 @@ func (s *Store) openDatabase() error {
 		s.dirty = true
 	}
 	var err error
-	if s.write, err = database(path, "synchronous(FULL)", "cell_size_check(1)"); err != nil {
+	if s.write, err = database(path, "rw", "synchronous(FULL)", "cell_size_check(1)"); err != nil {
 		return err
 	}
 	s.write.SetMaxOpenConns(1)
-	if s.read, err = database(path, "query_only(1)", "cell_size_check(1)"); err != nil {
+	if s.read, err = database(path, "ro", "cell_size_check(1)"); err != nil {
 		return err
 	}
 	s.read.SetMaxOpenConns(readers)
 	ctx := context.Background()
+	if s.dirty {
+		// Closing a writer brings a log that was left into the database; do not let it near one that is damaged.
+		if err := glance(ctx, s.read); faultOf(err) == FaultDamaged {
+			return err
+		}
+	}
 	if s.conn, err = s.write.Conn(ctx); err != nil {
 		return err
 	}
-	return migrate(ctx, s.conn)
+	steps, err := schema()
+	if err != nil {
+		return err
+	}
+	if err := migrate(ctx, s.conn, steps); err != nil {
+		return err
+	}
+	return glance(ctx, s.conn)
 }
 
 // database prepares a pool for the file; nothing is opened before its first use.
-func database(path string, pragmas ...string) (*sql.DB, error) {
+func database(path, mode string, pragmas ...string) (*sql.DB, error) {
 	q := url.Values{
-		"mode":          {"rw"}, // never make one: create does, whole or not at all
+		"mode":          {mode}, // rw or ro, never one that makes it: create does, whole or not at all
 		"_busy_timeout": {fmt.Sprint(busyMS)},
 		"_foreign_keys": {"1"},
+		"_defensive":    {"1"},
 		"_pragma":       pragmas,
 	}
 	connector, err := sqlite.NewConnector("file:" + (&url.URL{Path: path}).EscapedPath() + "?" + q.Encode())

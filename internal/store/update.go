@@ -109,10 +109,17 @@ func (s *Store) commit(ctx context.Context, jobs []*job) {
 	_, err := tx.Exec(ctx, "BEGIN IMMEDIATE")
 	if err == nil {
 		for _, j := range jobs {
-			j.err = tx.within(ctx, j.fn)
+			// Where a job could not be undone alone, as when the disk is full, SQLite may have ended the transaction:
+			// nothing may run after it.
+			if j.err, err = tx.within(ctx, j.fn); err != nil {
+				break
+			}
 		}
-		if _, err = tx.Exec(ctx, "COMMIT"); err != nil {
-			_, _ = tx.Exec(ctx, "ROLLBACK") // it may have been undone already; the error of the commit says enough
+		if err == nil {
+			_, err = tx.Exec(ctx, "COMMIT")
+		}
+		if err != nil {
+			_, _ = tx.Exec(ctx, "ROLLBACK") // it may have been undone already; the first error says enough
 		}
 	}
 	for _, j := range jobs {
@@ -122,19 +129,18 @@ func (s *Store) commit(ctx context.Context, jobs []*job) {
 	}
 }
 
-// within runs fn so that it can be undone alone.
-func (tx *Tx) within(ctx context.Context, fn func(context.Context, *Tx) error) error {
+// within runs fn so that it can be undone alone. A second error means that the whole transaction is lost.
+func (tx *Tx) within(ctx context.Context, fn func(context.Context, *Tx) error) (own, all error) {
 	if _, err := tx.Exec(ctx, "SAVEPOINT job"); err != nil {
-		return err
+		return nil, err
 	}
-	err := attempt(ctx, tx, fn)
-	if err != nil {
-		if _, undo := tx.Exec(ctx, "ROLLBACK TO job"); undo != nil {
-			err = errors.Join(err, undo)
+	if own = attempt(ctx, tx, fn); own != nil {
+		if _, err := tx.Exec(ctx, "ROLLBACK TO job"); err != nil {
+			return own, err
 		}
 	}
-	_, released := tx.Exec(ctx, "RELEASE job")
-	return errors.Join(err, released)
+	_, all = tx.Exec(ctx, "RELEASE job")
+	return own, all
 }
 
 // attempt keeps a panic of one job from the other callers whose jobs share the goroutine.

@@ -70,14 +70,18 @@ type endBody struct {
 
 func (t *Trace) startRecord(kind string, s Start, refusal *glovebox.Error) (*record, error) {
 	now := t.now().UTC().Round(0)
-	if s.ID == "" || len(s.ID) > stringBytes {
+	if s.ID == "" || len(s.ID) > stringBytes || !utf8.ValidString(s.ID) {
 		return nil, fmt.Errorf("the id %q is none", beginning(s.ID, 64))
+	}
+	// A tenant is a boundary: it must read back as it was, so it is never shortened.
+	if len(s.Principal.Tenant) > stringBytes || !utf8.ValidString(s.Principal.Tenant) {
+		return nil, fmt.Errorf("the tenant %q is none", beginning(s.Principal.Tenant, 64))
 	}
 	cut := map[string]glovebox.Cut{}
 	d := s.Decision
 	d.Rule, d.Reason, d.Fix = beginning(d.Rule, stringBytes), beginning(d.Reason, textBytes), beginning(d.Fix, textBytes)
 	who := s.Principal
-	who.Tenant, who.Name = beginning(who.Tenant, stringBytes), beginning(who.Name, stringBytes)
+	who.Name = beginning(who.Name, stringBytes)
 	b := startBody{
 		Version: bodyVersion, Kind: kind, Run: s.ID, Time: now, Principal: who, Lang: beginning(s.Lang, stringBytes),
 		Argv: firsts(cut, "argv", s.Argv), Args: firsts(cut, "args", s.Args), EnvNames: firsts(cut, "env_names", s.EnvNames),
@@ -139,8 +143,8 @@ func boundedView(u glovebox.Untrusted, truncated bool) (glovebox.Untrusted, bool
 		tail++
 	}
 	head := beginning(s, half)
-	return glovebox.Untrusted(fmt.Sprintf("%s\n[%d bytes of this view are not in the record]\n%s", head, tail-len(head), s[tail:])),
-		true
+	left := tail - len(head)
+	return glovebox.Untrusted(fmt.Sprintf("%s\n[%d bytes of this view are not in the record]\n%s", head, left, s[tail:])), true
 }
 
 // beginning is the first most bytes of s, without half a character at the end.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -77,28 +78,45 @@ func (t *Trace) Interrupted(ctx context.Context) (int, error) {
 	failure := glovebox.Errorf(glovebox.CodeInternal, "run it again; the engine's log or the kernel's tells why it ended",
 		"interrupted: Glovebox itself ended before the run did")
 	closed := 0
-	for _, id := range left {
-		rec, err := t.endRecord(id, nil, failure, "interrupted")
+	for ids := range slices.Chunk(left, closeTogether) {
+		n, err := t.interrupt(ctx, ids, failure)
+		closed += n
 		if err != nil {
 			return closed, Explain("close interrupted run", err)
-		}
-		won := false // another process may have closed it meanwhile
-		err = t.store.Update(ctx, func(ctx context.Context, tx *store.Tx) error {
-			state, err := stateOf(ctx, tx, id)
-			if err != nil || state != "running" {
-				return err
-			}
-			won = true
-			return closeRun(ctx, tx, id, "interrupted", "", rec)
-		})
-		if err != nil {
-			return closed, Explain("close interrupted run", err)
-		}
-		if won {
-			closed++
 		}
 	}
 	return closed, Explain("look after the store", t.store.Tend(ctx))
+}
+
+const closeTogether = 100 // runs of one transaction
+
+// interrupt closes those of the runs that are still running: another process may have done it meanwhile.
+func (t *Trace) interrupt(ctx context.Context, ids []string, failure *glovebox.Error) (closed int, err error) {
+	records := make([]*record, len(ids))
+	for i, id := range ids {
+		if records[i], err = t.endRecord(id, nil, failure, "interrupted"); err != nil {
+			return 0, err
+		}
+	}
+	err = t.store.Update(ctx, func(ctx context.Context, tx *store.Tx) error {
+		for i, id := range ids {
+			switch state, err := stateOf(ctx, tx, id); {
+			case err != nil:
+				return err
+			case state != "running":
+				continue
+			}
+			if err := closeRun(ctx, tx, id, "interrupted", "", records[i]); err != nil {
+				return err
+			}
+			closed++
+		}
+		return nil
+	})
+	if err != nil {
+		return 0, err
+	}
+	return closed, nil
 }
 
 func (t *Trace) orphans(ctx context.Context) ([]string, error) {

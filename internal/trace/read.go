@@ -164,7 +164,7 @@ func (t *Trace) Output(ctx context.Context, tenant, id, stream string, offset, l
 			return err
 		}
 		err := tx.QueryRow(ctx, `SELECT bytes, sha256, data IS NOT NULL, substr(data, ?, ?) FROM outputs
-			WHERE run = ? AND stream = ?`, min(offset, codeBytes)+1, limit, id, stream).Scan(&size, &sha, &small, &piece)
+			WHERE run = ? AND stream = ?`, min(offset, inlineBytes)+1, limit, id, stream).Scan(&size, &sha, &small, &piece)
 		if errors.Is(err, sql.ErrNoRows) {
 			small = true // it printed nothing
 			return nil
@@ -227,7 +227,8 @@ func ended(ctx context.Context, tx *store.Tx, tenant, id string) error {
 }
 
 func noRun(id string) error {
-	return glovebox.Errorf(glovebox.CodeNotFound, "list the runs with `glovebox trace ls`", "there is no run %q", beginning(id, 64))
+	return glovebox.Errorf(glovebox.CodeNotFound, "list the runs with `glovebox trace ls`",
+		"there is no run %q", beginning(id, 64))
 }
 
 // orNoRun makes the absence of a row the absence of the run.

@@ -121,7 +121,8 @@ func (t *Trace) Refused(ctx context.Context, s Start, refusal *glovebox.Error) (
 			return err
 		}
 		_, err := tx.Exec(ctx, `INSERT INTO runs (id, tenant, state, started_ns, ended_ns, start_seq, end_seq)
-			VALUES (?, ?, 'refused', ?, ?, ?, ?)`, s.ID, s.Principal.Tenant, rec.time.UnixNano(), rec.time.UnixNano(), rec.seq, rec.seq)
+			VALUES (?, ?, 'refused', ?, ?, ?, ?)`,
+			s.ID, s.Principal.Tenant, rec.time.UnixNano(), rec.time.UnixNano(), rec.seq, rec.seq)
 		return err
 	})
 	return rec.ref(err), Explain("record refusal", err)
