@@ -1,0 +1,207 @@
+package engine
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"glovebox"
+	"glovebox/policy"
+)
+
+// tree writes files into a new folder; a value that starts with -> is a link.
+func tree(t *testing.T, files map[string]string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, text := range files {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		var err error
+		if target, ok := strings.CutPrefix(text, "->"); ok {
+			err = os.Symlink(target, path)
+		} else {
+			err = os.WriteFile(path, []byte(text), 0o640)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+func take(t *testing.T, cfg policy.Config, who glovebox.Principal, inputs ...glovebox.Input) (string,
+	[]glovebox.InputRecord, error) {
+	t.Helper()
+	p, err := policy.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(t.TempDir(), "inputs")
+	t.Cleanup(func() { removeTree(dir) })
+	records, err := takeInputs(t.Context(), p, who, inputs, dir)
+	return dir, records, err
+}
+
+func TestTakeInputs(t *testing.T) {
+	src := tree(t, map[string]string{"a.txt": "A", "folder/b.txt": "B", "folder/deep/c": "C", "link": "->a.txt"})
+	dir, records, err := take(t, policy.Config{}, owner,
+		glovebox.Input{Name: "one", Path: filepath.Join(src, "a.txt")},
+		glovebox.Input{Name: "in/folder", Path: filepath.Join(src, "folder")},
+		glovebox.Input{Name: "followed", Path: filepath.Join(src, "link")},
+		glovebox.Input{Name: "in/text", Content: "T"},
+		glovebox.Input{Name: "bytes", ContentBase64: "/wA="},
+		glovebox.Input{Name: "empty"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]string{"one": "A", "in/folder/b.txt": "B", "in/folder/deep/c": "C", "followed": "A", "in/text": "T",
+		"bytes": "\xff\x00", "empty": ""}
+	got, sums := map[string]string{}, map[string]string{}
+	err = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		if mode := map[bool]fs.FileMode{true: 0o555, false: 0o444}[d.IsDir()]; info.Mode().Perm() != mode {
+			t.Errorf("%s has mode %v, want %v", path, info.Mode(), mode)
+		}
+		if d.IsDir() {
+			return nil
+		}
+		text, err := os.ReadFile(path)
+		name, _ := filepath.Rel(dir, path)
+		got[name] = string(text)
+		sum := sha256.Sum256(text)
+		sums[name] = hex.EncodeToString(sum[:])
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("files (-want +got):\n%s", d)
+	}
+	for _, r := range records {
+		if r.SHA256 != sums[r.Name] || r.Bytes != int64(len(want[r.Name])) {
+			t.Errorf("record %+v does not fit the copy", r)
+		}
+	}
+	if len(records) != len(want) {
+		t.Errorf("%d records, want %d", len(records), len(want))
+	}
+}
+
+func TestTakeInputsRefuses(t *testing.T) {
+	src := tree(t, map[string]string{"root/a": "A", "root/out": "->../secret", "root/in": "->a", "secret": "S",
+		"links/x": "->/etc/passwd", "dangling": "->nowhere", "dev/ok": ""})
+	for _, name := range []string{"fifo", "dev/fifo"} {
+		if err := syscall.Mkfifo(filepath.Join(src, name), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stranger := glovebox.Principal{Tenant: "acme", Name: "bot"}
+	cfg := policy.Config{InputRoots: []string{filepath.Join(src, "root")}}
+	for name, tt := range map[string]struct {
+		who  glovebox.Principal
+		path string
+		want glovebox.Code // empty: taken
+	}{
+		"missing":                {owner, src + "/none", glovebox.CodeInvalid},
+		"dangling link":          {owner, src + "/dangling", glovebox.CodeInvalid},
+		"fifo":                   {owner, src + "/fifo", glovebox.CodeInvalid},
+		"fifo in a folder":       {owner, src + "/dev", glovebox.CodeInvalid},
+		"device":                 {owner, "/dev/zero", glovebox.CodeInvalid},
+		"link in a folder":       {owner, src + "/links", glovebox.CodeInvalid},
+		"beneath the root":       {stranger, src + "/root/a", ""},
+		"link within the root":   {stranger, src + "/root/in", ""},
+		"link out of the root":   {stranger, src + "/root/out", glovebox.CodeDenied},
+		"outside the root":       {stranger, src + "/secret", glovebox.CodeDenied},
+		"dots out of the root":   {stranger, src + "/root/../secret", glovebox.CodeDenied},
+		"a stranger's own fancy": {stranger, "/etc/passwd", glovebox.CodeDenied},
+	} {
+		t.Run(name, func(t *testing.T) {
+			done := make(chan error, 1)
+			go func() {
+				_, _, err := take(t, cfg, tt.who, glovebox.Input{Name: "given", Path: tt.path})
+				done <- err
+			}()
+			select {
+			case err := <-done:
+				if codeOf(err) != tt.want {
+					t.Fatalf("error = %v, want %q", err, tt.want)
+				}
+				if err != nil && strings.Contains(err.(*glovebox.Error).Public, src) {
+					t.Errorf("the message names a path of the host: %v", err)
+				}
+				if err != nil && err.(*glovebox.Error).Fix == "" {
+					t.Errorf("no fix: %v", err)
+				}
+			case <-time.After(10 * time.Second):
+				t.Fatal("hangs")
+			}
+		})
+	}
+}
+
+func TestTakeInputsStopsWhenCancelled(t *testing.T) {
+	p, err := policy.New(policy.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = takeInputs(ctx, p, owner, []glovebox.Input{{Name: "a", Content: "x"}}, filepath.Join(t.TempDir(), "inputs"))
+	if err != context.Canceled {
+		t.Errorf("error = %v", err)
+	}
+}
+
+func TestSweepFolders(t *testing.T) {
+	runs := t.TempDir()
+	live, err := makeFolder(runs, "run_live")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, dead := range []string{"run_dead/inputs/x", "run_young"} {
+		if err := os.MkdirAll(filepath.Join(runs, dead), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Chmod(filepath.Join(runs, "run_dead/inputs"), 0o555); err != nil {
+		t.Fatal(err)
+	}
+	old := time.Now().Add(-time.Hour)
+	for _, name := range []string{"run_live", "run_dead"} {
+		if err := os.Chtimes(filepath.Join(runs, name), old, old); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := sweepFolders(runs, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	entries, _ := os.ReadDir(runs)
+	var names []string
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	if d := cmp.Diff([]string{"run_live", "run_young"}, names); d != "" {
+		t.Errorf("left (-want +got):\n%s", d)
+	}
+	if err := live.remove(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
