@@ -2,14 +2,14 @@
 // kills everything in them and removes them again. It serves version 2 of control groups, version 1, and mixtures (version 1
 // controllers beside a version 2 hierarchy, whose groups then do the killing).
 //
-// Where a run's groups are. Under each hierarchy that has a controller of use (memory, pids, cpu, cpuacct, cpuset) there
-// is a parent folder, by default "/glovebox", and in it one leaf group per run, named after the run. One more group
-// gathers all of the run's processes to kill them: in the version 2 hierarchy where there is one, else in the freezer's.
-// The supervisor is in none of them. Groups never have children: what runs inside cannot reach these files.
+// Where a run's groups are. Under each version 1 hierarchy that has a controller of use (memory, pids, cpu, cpuacct, cpuset)
+// there is a parent folder, by default "/glovebox", and in it one group per run, named after the run. In the version 2
+// hierarchy the run's group has two leaves: "run" for the program, with the limits and the kill switch, and "init", the
+// cradle, for whoever starts the program. Where there is no version 2, a group of the freezer gathers the processes to kill
+// them. The supervisor is in none of them.
 //
-// How a process gets in. It writes "0" to each descriptor of Procs, in order; or it is born in the version 2 group (Unified)
-// and writes to the rest. The kernel checks the rights of whoever opened the descriptor, so that a process that gave up its
-// own rights can still join.
+// How a process gets in. It is born in Unified, by somebody in the Cradle, and then writes "0" to each descriptor of Tasks.
+// The kernel checks the rights of whoever opened the descriptor, so that a process that gave up its own can still join.
 //
 // The files are written directly and not through a library: making a group is on the path of every run and takes a dozen
 // small writes, of which each must fail loudly. github.com/opencontainers/cgroups was measured: as fast once warm, but it

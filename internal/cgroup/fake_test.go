@@ -14,8 +14,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// fake is a tree of plain files that looks like a machine's. A file system of version 2 fills new groups with files; here mkdir
-// of the Host does.
+// fake is a tree of plain files that looks like a machine's. A file system of version 2 fills new groups with files; here
+// mkdir of the Host does.
 type fake struct {
 	*Host
 	root string
@@ -95,7 +95,7 @@ func TestVersion2Limits(t *testing.T) {
 	}
 	defer g.Close()
 	got := map[string]string{}
-	for _, file := range []string{"memory.max", "memory.swap.max", "memory.oom.group", "pids.max", "cpu.max", "cpuset.cpus"} {
+	for _, file := range strings.Fields("memory.max memory.swap.max memory.oom.group pids.max cpu.max cpuset.cpus") {
 		got[file] = f.file(t, "glovebox/run/run/"+file)
 	}
 	want := map[string]string{"memory.max": "67108864", "memory.swap.max": "0", "memory.oom.group": "1", "pids.max": "64",
@@ -239,7 +239,8 @@ func TestNewRefuses(t *testing.T) {
 func TestDetect(t *testing.T) {
 	root := t.TempDir()
 	put(t, root+"/unified/cgroup.controllers", "hugetlb\n")
-	const v1 = "31 23 0:27 / ROOT/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n32 23 0:28 / ROOT/memory rw - cgroup cgroup rw,memory\n" +
+	const v1 = "31 23 0:27 / ROOT/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n" +
+		"32 23 0:28 / ROOT/memory rw - cgroup cgroup rw,memory\n" +
 		"33 23 0:29 / ROOT/freezer rw - cgroup cgroup rw,freezer\n34 23 0:30 / /elsewhere/pids rw - cgroup cgroup rw,pids\n"
 	const unified = "35 23 0:31 / ROOT/unified rw - cgroup2 cgroup2 rw\n"
 	for name, c := range map[string]struct {
@@ -252,7 +253,8 @@ func TestDetect(t *testing.T) {
 		"nothing":        {"", "", 0},
 		"not a table":    {"x\n", "", 0},
 	} {
-		h, err := detect(root, strings.NewReader(strings.ReplaceAll(c.mounts, "ROOT", root)), strings.NewReader("4:cpu:/a\n0::/b\n"))
+		mounts := strings.NewReader(strings.ReplaceAll(c.mounts, "ROOT", root))
+		h, err := detect(root, mounts, strings.NewReader("4:cpu:/a\n0::/b\n"))
 		if c.mode == "" {
 			if err == nil {
 				t.Errorf("%s: found %+v", name, h)

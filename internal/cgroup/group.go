@@ -179,17 +179,18 @@ func (g *Group) open() error {
 	return nil
 }
 
-// Tasks are descriptors, open for writing, by which a process of one thread joins the version 1 groups: it writes "0" to each.
-// (Writing to cgroup.procs would take a lock that waits for every CPU of the machine, milliseconds each time; a thread that
-// moves itself takes none.) The Group owns them.
+// Tasks are descriptors, open for writing, by which a process of one thread joins the version 1 groups: it writes "0" to
+// each. (Writing to cgroup.procs would take a lock that waits for every CPU of the machine, milliseconds each time; a
+// thread that moves itself takes none.) The Group owns them.
 func (g *Group) Tasks() []*os.File { return g.tasks }
 
-// Unified is the folder of the version 2 group, for a child to be born in (clone3 with CLONE_INTO_CGROUP). Nil where there is
-// no version 2. The Group owns it.
+// Unified is the folder of the version 2 group, for a child to be born in (clone3 with CLONE_INTO_CGROUP). Nil where there
+// is no version 2. The Group owns it.
 func (g *Group) Unified() *os.File { return g.unified }
 
-// Cradle is the version 2 group beside the run's, with no limits of its own, for the process that starts the run's to be born
-// in: the kernel lets it bear children into Unified only from there. Nil where there is no version 2. The Group owns it.
+// Cradle is the version 2 group beside the run's, with no limits of its own, for the process that starts the run's to be
+// born in: the kernel lets it bear children into Unified only from there. Nil where there is no version 2. The Group owns
+// it.
 func (g *Group) Cradle() *os.File { return g.cradle }
 
 // Delegate lets a process of these ids that was born in the Cradle bear children into Unified.

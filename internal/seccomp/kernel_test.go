@@ -78,9 +78,11 @@ func tryCalls() {
 	raw("listener", unix.SYS_SECCOMP, 1, 8, 0)
 	raw("newest", 470, 0, 0, 0)
 	raw("minus one", bad, 0, 0, 0)
-	for name, s := range map[string][3]int{"unix": {unix.AF_UNIX, unix.SOCK_STREAM, 0}, "packet": {unix.AF_PACKET, unix.SOCK_DGRAM, 0},
+	for name, s := range map[string][3]int{
+		"unix": {unix.AF_UNIX, unix.SOCK_STREAM, 0}, "packet": {unix.AF_PACKET, unix.SOCK_DGRAM, 0},
 		"raw": {unix.AF_INET, unix.SOCK_RAW, 1}, "route": {unix.AF_NETLINK, unix.SOCK_RAW, 0},
-		"audit": {unix.AF_NETLINK, unix.SOCK_RAW, 9}, "tcp": {unix.AF_INET, unix.SOCK_STREAM | unix.SOCK_CLOEXEC, 0}} {
+		"audit": {unix.AF_NETLINK, unix.SOCK_RAW, 9}, "tcp": {unix.AF_INET, unix.SOCK_STREAM | unix.SOCK_CLOEXEC, 0},
+	} {
 		_, err := unix.Socket(s[0], s[1], s[2])
 		errno, _ := err.(syscall.Errno)
 		say("socket "+name, errno)
