@@ -81,7 +81,7 @@ func (s *Store) openDatabase() error {
 		s.dirty = true
 	}
 	var err error
-	if s.write, err = database(path, "rw", "synchronous(FULL)", "cell_size_check(1)"); err != nil {
+	if s.write, err = database(path, "rw", "synchronous(FULL)", "cell_size_check(1)", "journal_size_limit(16777216)"); err != nil {
 		return err
 	}
 	s.write.SetMaxOpenConns(1)
@@ -99,6 +99,9 @@ func (s *Store) openDatabase() error {
 	if s.conn, err = s.write.Conn(ctx); err != nil {
 		return err
 	}
+	if err := s.conn.Raw(keepLog); err != nil {
+		return err
+	}
 	steps, err := schema()
 	if err != nil {
 		return err
@@ -107,6 +110,17 @@ func (s *Store) openDatabase() error {
 		return err
 	}
 	return glance(ctx, s.conn)
+}
+
+// keepLog makes the last to close leave the emptied log and its index where they are: to make two files costs an Open more
+// than all the rest of it.
+func keepLog(conn any) error {
+	control, ok := conn.(sqlite.FileControl)
+	if !ok {
+		return errors.New("the database driver cannot keep its log")
+	}
+	_, err := control.FileControlPersistWAL("main", 1)
+	return err
 }
 
 // database prepares a pool for the file; nothing is opened before its first use.
