@@ -72,12 +72,32 @@ func (p *process) Sample() (driver.Sample, error) {
 func (p *process) Kill(ctx context.Context) error {
 	err := p.sandbox.group.Kill(ctx)
 	if err == nil {
+		p.awaitReaped(ctx)
 		return nil
 	}
 	if initErr := p.sandbox.endInit(context.WithoutCancel(ctx)); initErr != nil {
 		return errors.Join(err, initErr)
 	}
 	return nil
+}
+
+// awaitReaped waits a moment for init to take note of the dead, so that they no longer count as processes. They are dead in any
+// case.
+func (p *process) awaitReaped(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
+	defer cancel()
+	for wait := 100 * time.Microsecond; ; wait *= 2 {
+		if s, err := p.sandbox.group.Sample(); err != nil || s.Processes <= 0 {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-p.sandbox.gone:
+			return
+		case <-time.After(wait):
+		}
+	}
 }
 
 func (p *process) closeStreams() error {

@@ -75,12 +75,15 @@ func (s *sandbox) build(setup *wire.Setup, files []*os.File) error {
 
 // openHost opens everything of the host that the sandbox will show, already read-only.
 func openHost(setup *wire.Setup) ([]attached, error) {
-	mounts := setup.Mounts
-	if setup.Inputs != "" {
-		mounts = append(mounts[:len(mounts):len(mounts)], wire.Mount{Source: setup.Inputs, Target: "/inputs"})
-	}
 	var list []attached
-	for _, m := range mounts {
+	if setup.Inputs != "" {
+		a, err := openInputs(setup.Inputs)
+		if err != nil {
+			return nil, step("open /inputs of the host", err)
+		}
+		list = append(list, a)
+	}
+	for _, m := range setup.Mounts {
 		a, err := cloneTree(m.Source, sealed)
 		if err != nil {
 			return nil, step("open "+m.Target+" of the host", err)
@@ -97,6 +100,30 @@ func openHost(setup *wire.Setup) ([]attached, error) {
 		list = append(list, a)
 	}
 	return list, nil
+}
+
+// openInputs shows the folder of inputs through an overlay of itself and nothing: the program's table of mounts then names
+// two words instead of a path of the host, which would tell who runs it and where. An overlay without an upper layer writes
+// nothing.
+func openInputs(folder string) (attached, error) {
+	const attr = sealed | unix.MOUNT_ATTR_NOEXEC
+	nothing, err := newFS("tmpfs", attr, "size=4k", "nr_inodes=1", "mode=0555")
+	if err != nil {
+		return attached{}, err
+	}
+	defer unix.Close(nothing)
+	// First in, then cover: the folder may lie below /tmp.
+	if err := unix.Chdir(path.Dir(folder)); err != nil {
+		return attached{}, err
+	}
+	if err := unix.MoveMount(nothing, "", unix.AT_FDCWD, "/tmp", unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+		return attached{}, err
+	}
+	fd, err := newFS("overlay", sealed, "lowerdir="+path.Base(folder)+":/tmp")
+	if err := errors.Join(err, unix.Chdir("/"), unix.Unmount("/tmp", unix.MNT_DETACH)); err != nil {
+		return attached{}, err
+	}
+	return attached{fd: fd, target: "/inputs", folder: true}, nil
 }
 
 // cloneTree makes a detached copy of the mount at source, following no link in its last element.
