@@ -1,0 +1,98 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"glovebox"
+)
+
+func (a *app) doctorCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "doctor",
+		Short: "Tell what this machine can enforce, what is missing and what mends it",
+		Args:  noArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return a.doctor(cmd.Context()) },
+	}
+	cmd.Flags().BoolVar(&a.json, "json", a.json, "print JSON")
+	return cmd
+}
+
+func (a *app) doctor(ctx context.Context) (err error) {
+	svc, err := a.service()
+	if err != nil {
+		return err
+	}
+	defer func() { err = closed(svc, err) }()
+	report, err := svc.Doctor(ctx)
+	if err != nil {
+		return err
+	}
+	if !report.Ready {
+		a.exit = glovebox.CodeUnavailable.ExitCode()
+	}
+	if a.json {
+		return writeJSON(a.out, report)
+	}
+	a.showReport(report)
+	if _, err := svc.Traces(ctx, a.owner(), glovebox.TraceQuery{Limit: 1}); err != nil {
+		return err
+	}
+	return nil
+}
+
+// closed closes a service after err and returns the first failure.
+func closed(svc glovebox.Service, err error) error {
+	if closing := svc.Close(); closing != nil && err == nil {
+		return glovebox.Internal("close the engine", closing)
+	}
+	return err
+}
+
+func (a *app) showReport(r *glovebox.Report) {
+	fmt.Fprintf(a.out, "machine: %s\nuser: %s\n\n", line(r.Machine), line(r.User))
+	w := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "RUNG\tCONTROL\tSTATE\tDETAIL")
+	for _, c := range r.Controls {
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", c.Isolation, line(c.Name), controlState(c), line(c.Detail))
+	}
+	w.Flush()
+	for _, c := range r.Controls {
+		if !c.Available && c.Fix != "" {
+			fmt.Fprintf(a.out, "fix %s %s: %s\n", c.Isolation, line(c.Name), line(c.Fix))
+		}
+	}
+	for _, image := range r.Images {
+		fmt.Fprintf(a.out, "\nimage %s (%s)\n", line(image.Name), line(image.Identity))
+		for _, lang := range slices.Sorted(maps.Keys(image.Languages)) {
+			fmt.Fprintf(a.out, "  %s: %s\n", line(lang), line(image.Languages[lang]))
+		}
+		for _, lang := range slices.Sorted(maps.Keys(image.Missing)) {
+			fmt.Fprintf(a.out, "  %s: missing; fix: %s\n", line(lang), line(image.Missing[lang]))
+		}
+		if len(image.Packages) > 0 {
+			fmt.Fprintf(a.out, "  packages: %s\n", line(strings.Join(image.Packages, ", ")))
+		}
+	}
+	answer := "ready: code of the default trust can run"
+	if !r.Ready {
+		answer = "not ready: code of the default trust is refused until the above is mended"
+	}
+	fmt.Fprintf(a.out, "\n%s\n", answer)
+}
+
+func controlState(c glovebox.Control) string {
+	switch {
+	case c.Available:
+		return "ok"
+	case c.Required:
+		return "MISSING"
+	}
+	return "absent"
+}

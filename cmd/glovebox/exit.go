@@ -1,0 +1,55 @@
+package main
+
+import (
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"glovebox"
+)
+
+// Exit codes of run and exec, besides the program's own and those of an error.
+const (
+	exitTime     = 124 // wall clock or CPU time, as timeout(1) has it
+	exitMemory   = 137 // as the kernel's own kill shows
+	exitBound    = 122 // another limit, the fence or the budget
+	exitCanceled = 130 // as an interrupted command shows
+	exitFailed   = 125
+)
+
+// exitCode is what run and exec exit with after res.
+func exitCode(res *glovebox.Result) int {
+	switch res.Status {
+	case glovebox.StatusExited:
+		if res.ExitCode != nil {
+			return *res.ExitCode
+		}
+	case glovebox.StatusSignaled:
+		if res.Signal != nil {
+			return 128 + signalNumber(*res.Signal)
+		}
+	case glovebox.StatusWallLimit, glovebox.StatusCPULimit:
+		return exitTime
+	case glovebox.StatusMemoryLimit:
+		return exitMemory
+	case glovebox.StatusProcessLimit, glovebox.StatusOutputLimit, glovebox.StatusDiskLimit, glovebox.StatusPolicy,
+		glovebox.StatusBudget:
+		return exitBound
+	case glovebox.StatusCanceled:
+		return exitCanceled
+	}
+	return exitFailed
+}
+
+// signalNumber is the number of a signal's name; a name that is only a number, as real-time signals have, is that number.
+func signalNumber(name string) int {
+	if n := unix.SignalNum(name); n != 0 {
+		return int(n)
+	}
+	n, err := strconv.Atoi(strings.TrimLeft(name, "SIGsignal "))
+	if err != nil || n < 1 || n > 64 {
+		return 0
+	}
+	return n
+}

@@ -1,0 +1,185 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"glovebox"
+)
+
+func (a *app) runCommand() *cobra.Command {
+	var (
+		flags runFlags
+		code  string
+	)
+	cmd := &cobra.Command{
+		Use:   "run [flags] (-c CODE | FILE | -) [-- ARG...]",
+		Short: "Run a program; the suffix of FILE picks the language",
+		Args:  cobra.ArbitraryArgs,
+	}
+	cmd.Flags().StringVarP(&code, "code", "c", "", "run `CODE` itself")
+	flags.bind(a, cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		files := args
+		if n := cmd.ArgsLenAtDash(); n >= 0 {
+			files, flags.request.Args = args[:n], args[n:]
+		}
+		if err := a.program(&flags, cmd.Flags().Changed("code"), code, files); err != nil {
+			return err
+		}
+		return a.execute(cmd, &flags)
+	}
+	return cmd
+}
+
+func (a *app) execCommand() *cobra.Command {
+	var flags runFlags
+	cmd := &cobra.Command{
+		Use:   "exec [flags] -- PROGRAM ARG...",
+		Short: "Run any program of the image",
+		Args:  cobra.ArbitraryArgs,
+	}
+	flags.bind(a, cmd)
+	// What follows the program is the program's, flags included.
+	cmd.Flags().SetInterspersed(false)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return glovebox.Errorf(glovebox.CodeInvalid, "say glovebox exec -- PROGRAM ARG...", "there is no program")
+		}
+		flags.request.Argv = args
+		return a.execute(cmd, &flags)
+	}
+	return cmd
+}
+
+// program fills in the code: from -c, from the one FILE, or from standard input.
+func (a *app) program(f *runFlags, given bool, code string, files []string) error {
+	switch {
+	case given && len(files) > 0, len(files) > 1:
+		return glovebox.Errorf(glovebox.CodeInvalid, "put arguments of the program after --",
+			"%q is one program too many", short(files[len(files)-1]))
+	case given && code == "":
+		return glovebox.Errorf(glovebox.CodeInvalid, "give some code", "the code of -c is empty")
+	case given:
+		f.request.Code = code
+	case len(files) == 0:
+		return glovebox.Errorf(glovebox.CodeInvalid, "say glovebox run -c CODE, glovebox run FILE, or - to read standard input",
+			"there is no program to run")
+	case files[0] == "-" && f.stdin == "-":
+		return glovebox.Errorf(glovebox.CodeInvalid, "name a FILE for one of them",
+			"standard input cannot be both the code and the program's input")
+	case files[0] == "-":
+		var err error
+		f.request.Code, err = readCode(a.in, "standard input")
+		return err
+	default:
+		return readProgram(&f.request, files[0])
+	}
+	return nil
+}
+
+// execute runs the request and shows what came of it.
+func (a *app) execute(cmd *cobra.Command, f *runFlags) (err error) {
+	if err := f.complete(cmd); err != nil {
+		return err
+	}
+	if f.stdin != "" {
+		in, err := a.openStdin(f.stdin)
+		if err != nil {
+			return err
+		}
+		defer in.Close()
+		f.request.StdinFrom = in
+	}
+	var dest *destination
+	ran := false
+	if f.output != "" {
+		if dest, err = openDestination(f.output, f.overwrite); err != nil {
+			return err
+		}
+		defer func() { dest.drop(ran) }()
+	}
+	svc, err := a.service()
+	if err != nil {
+		return err
+	}
+	// A second signal is like the first: nothing of a run is ever left behind to end sooner.
+	signals, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	defer stop()
+	res, shown, err := a.watch(signals, svc, f)
+	if err == nil {
+		ran = true
+		if dest != nil {
+			err = a.collect(svc, dest, res)
+		}
+	}
+	if closing := svc.Close(); closing != nil && err == nil {
+		err = glovebox.Internal("close the engine", closing)
+	}
+	// From here on nothing is left to clean up, and a signal may end this process while it waits for its reader.
+	stop()
+	if err != nil {
+		return err
+	}
+	return a.report(res, shown)
+}
+
+// watch runs the request while its output is shown. The second result is a failure to write standard output.
+func (a *app) watch(signals context.Context, svc glovebox.Service, f *runFlags) (*glovebox.Result, error, error) {
+	ctx, cancel := context.WithCancelCause(signals)
+	defer cancel(nil)
+	s := a.newScreen(f, cancel)
+	res, err := svc.Run(ctx, a.owner(), f.request, s)
+	shown := s.close()
+	if s.midLine && s.errsTerminal && !a.json && (err != nil || res.Reason != "" || len(res.Skipped) > 0) {
+		fmt.Fprintln(a.errs) // what is said next begins a line of its own
+	}
+	return res, shown, err
+}
+
+// collect fills the folder of --output. A signal ends it, even if an earlier one ended the run.
+func (a *app) collect(svc glovebox.Service, dest *destination, res *glovebox.Result) error {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	defer stop()
+	return dest.fill(ctx, svc, a.owner(), res)
+}
+
+// report shows the Result, or what is not plain about it, and sets the exit code.
+func (a *app) report(res *glovebox.Result, shown error) error {
+	a.exit = exitCode(res)
+	if a.json {
+		if err := writeJSON(a.out, res); err != nil {
+			return glovebox.Internal("write the result", err)
+		}
+		return nil
+	}
+	switch {
+	case errors.Is(shown, errNobodyReads):
+		say(a.errs, "ended: "+errNobodyReads.Error())
+	case shown != nil:
+		return &glovebox.Error{Code: glovebox.CodeInternal, Op: "write standard output", Err: shown,
+			Public: "standard output could not be written", Fix: "make room there; the run is kept as " + res.ID}
+	case res.Reason != "":
+		say(a.errs, res.Reason)
+	case res.Status != glovebox.StatusExited:
+		say(a.errs, "ended: "+string(res.Status))
+	}
+	for i, s := range res.Skipped {
+		if i == 10 {
+			say(a.errs, fmt.Sprintf("%d more of /outputs were not kept", len(res.Skipped)-i))
+			break
+		}
+		say(a.errs, fmt.Sprintf("not kept: %s: %s", s.Path, s.Reason))
+	}
+	return nil
+}
+
+// say tells one line.
+func say(w io.Writer, s string) { fmt.Fprintf(w, "glovebox: %s\n", line(s)) }

@@ -1,0 +1,266 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"glovebox"
+	"glovebox/internal/output"
+	"glovebox/policy"
+)
+
+func (a *app) traceCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "trace",
+		Short: "Read the record of what ran",
+		Args:  cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return glovebox.Errorf(glovebox.CodeInvalid, "say glovebox trace ls or glovebox trace show ID", "no command is given")
+			}
+			return unknownVerb(cmd, args[0])
+		},
+	}
+	cmd.AddCommand(a.traceList(), a.traceShow(), missingCommand("verify"), missingCommand("export"))
+	return cmd
+}
+
+func (a *app) traceList() *cobra.Command {
+	var (
+		query  glovebox.TraceQuery
+		status string
+	)
+	cmd := &cobra.Command{Use: "ls", Short: "List runs, newest first", Args: noArgs}
+	f := cmd.Flags()
+	f.IntVar(&query.Limit, "limit", 50, "at most `N` runs, 1000 at most")
+	f.StringVar(&query.Before, "before", "", "only runs started before run `ID`")
+	f.StringVar(&status, "status", "", "only runs that ended as `STATUS`, such as exited or wall_limit")
+	f.BoolVar(&a.json, "json", a.json, "print JSON")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
+		if query.Limit < 1 || query.Limit > 1000 {
+			return glovebox.Errorf(glovebox.CodeInvalid, "say 1 to 1000", "--limit %d is out of range", query.Limit)
+		}
+		if query.Status, err = statusFlag(status); err != nil {
+			return err
+		}
+		svc, err := a.service()
+		if err != nil {
+			return err
+		}
+		defer func() { err = closed(svc, err) }()
+		records, err := svc.Traces(cmd.Context(), a.owner(), query)
+		if err != nil {
+			return err
+		}
+		if a.json {
+			if records == nil {
+				records = []glovebox.Record{}
+			}
+			return writeJSON(a.out, records)
+		}
+		return listRecords(a.out, records)
+	}
+	return cmd
+}
+
+// statusFlag reads the name of a status.
+func statusFlag(word string) (glovebox.Status, error) {
+	known := []glovebox.Status{glovebox.StatusExited, glovebox.StatusSignaled, glovebox.StatusWallLimit, glovebox.StatusCPULimit,
+		glovebox.StatusMemoryLimit, glovebox.StatusProcessLimit, glovebox.StatusOutputLimit, glovebox.StatusDiskLimit,
+		glovebox.StatusPolicy, glovebox.StatusBudget, glovebox.StatusCanceled}
+	words := make([]string, len(known))
+	for i, k := range known {
+		if words[i] = string(k); words[i] == word {
+			return k, nil
+		}
+	}
+	if word == "" {
+		return "", nil
+	}
+	fix := "say one of " + strings.Join(words, ", ")
+	if n := policy.Nearest(word, words); n != "" {
+		fix = "did you mean --status " + n + "?"
+	}
+	return "", glovebox.Errorf(glovebox.CodeInvalid, fix, "%q is no status", short(word))
+}
+
+func listRecords(out io.Writer, records []glovebox.Record) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "ID\tSTARTED\tSTATUS\tRULE\tWALL\tPROGRAM")
+	for i := range records {
+		r := &records[i]
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", line(r.ID), r.Started.Local().Format("2006-01-02 15:04:05"), recordStatus(r),
+			line(r.Decision.Rule), recordWall(r), programOf(r, 48))
+	}
+	return w.Flush()
+}
+
+// recordStatus is how a run ended, or its state if it did not.
+func recordStatus(r *glovebox.Record) string {
+	switch {
+	case r.Result != nil && r.Result.ExitCode != nil && r.Result.Status == glovebox.StatusExited:
+		return fmt.Sprintf("%s %d", r.Result.Status, *r.Result.ExitCode)
+	case r.Result != nil && r.Result.Signal != nil && r.Result.Status == glovebox.StatusSignaled:
+		return fmt.Sprintf("%s %s", r.Result.Status, line(*r.Result.Signal))
+	case r.Result != nil:
+		return string(r.Result.Status)
+	case r.Error != nil:
+		return fmt.Sprintf("%s (%s)", r.State, r.Error.Code)
+	}
+	return r.State
+}
+
+func recordWall(r *glovebox.Record) string {
+	if r.Result == nil || r.Result.Usage.WallMS == nil {
+		return "-"
+	}
+	return (time.Duration(*r.Result.Usage.WallMS) * time.Millisecond).String()
+}
+
+// programOf is what ran, in at most n characters of one line.
+func programOf(r *glovebox.Record, n int) string {
+	text := strings.Join(r.Argv, " ")
+	if len(r.Argv) == 0 {
+		text = r.Lang + ": " + strings.TrimSpace(string(r.Code))
+	}
+	text = line(text)
+	if runes := []rune(text); len(runes) > n {
+		return string(runes[:n-1]) + "…"
+	}
+	return text
+}
+
+func (a *app) traceShow() *cobra.Command {
+	cmd := &cobra.Command{Use: "show ID", Short: "Show the record of one run", Args: cobra.ArbitraryArgs}
+	cmd.Flags().BoolVar(&a.json, "json", a.json, "print JSON")
+	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
+		if len(args) != 1 || args[0] == "" {
+			return glovebox.Errorf(glovebox.CodeInvalid, "say glovebox trace show ID; `glovebox trace ls` lists the ids",
+				"trace show takes one id and got %d", len(args))
+		}
+		svc, err := a.service()
+		if err != nil {
+			return err
+		}
+		defer func() { err = closed(svc, err) }()
+		record, err := svc.Trace(cmd.Context(), a.owner(), args[0])
+		if err != nil {
+			return err
+		}
+		if a.json {
+			return writeJSON(a.out, record)
+		}
+		return showRecord(a.out, record)
+	}
+	return cmd
+}
+
+// showRecord shows a record to a person. Whatever came from a caller or from inside is made inert.
+func showRecord(out io.Writer, r *glovebox.Record) error {
+	w := tabwriter.NewWriter(out, 0, 0, 1, ' ', 0)
+	field := func(name, format string, args ...any) { fmt.Fprintf(w, "%s:\t%s\n", name, line(fmt.Sprintf(format, args...))) }
+	field("run", "%s", r.ID)
+	field("state", "%s", r.State)
+	field("started", "%s", r.Started.Local().Format(time.RFC3339Nano))
+	if !r.Ended.IsZero() {
+		field("ended", "%s", r.Ended.Local().Format(time.RFC3339Nano))
+	}
+	field("asked by", "%s of %s", r.Principal.Name, r.Principal.Tenant)
+	decision := "refused"
+	if r.Decision.Allow {
+		decision = "allowed"
+	}
+	field("decision", "%s by rule %s: %s", decision, r.Decision.Rule, r.Decision.Reason)
+	if r.Error != nil {
+		field("error", "%s: %s", r.Error.Code, r.Error.Message)
+		field("fix", "%s", r.Error.Fix)
+	}
+	if len(r.Argv) > 0 {
+		field("argv", "%q", r.Argv)
+	} else {
+		field("code", "%s, %d bytes, sha256 %s", r.Lang, r.CodeBytes, r.CodeSHA256)
+		if len(r.Args) > 0 {
+			field("args", "%q", r.Args)
+		}
+	}
+	if len(r.EnvNames) > 0 {
+		field("env", "%s", strings.Join(r.EnvNames, " "))
+	}
+	for _, in := range r.Inputs {
+		field("input", "%s, %d bytes, sha256 %s", in.Name, in.Bytes, in.SHA256)
+	}
+	if r.Image != "" {
+		field("image", "%s", r.Image)
+	}
+	if r.Result != nil {
+		showResult(field, r)
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	blocks := []block{{"code", r.Code}}
+	if r.Result != nil {
+		blocks = append(blocks, block{"stdout", r.Result.Stdout}, block{"stderr", r.Result.Stderr})
+	}
+	for _, b := range blocks {
+		b.show(out)
+	}
+	return nil
+}
+
+func showResult(field func(name, format string, args ...any), r *glovebox.Record) {
+	res := r.Result
+	field("status", "%s", recordStatus(r))
+	if res.Reason != "" {
+		field("reason", "%s", res.Reason)
+	}
+	if len(res.LimitsHit) > 0 {
+		field("limits hit", "%s", strings.Join(res.LimitsHit, " "))
+	}
+	field("isolation", "%s, trust %s, start %s, served by %s", res.Isolation, res.Trust, res.Start, res.ServedBy)
+	u := res.Usage
+	field("usage", "wall %s ms, CPU %s ms, memory peak %s bytes, processes peak %s, disk %s bytes", known(u.WallMS),
+		known(u.CPUMS), known(u.MemoryPeakBytes), known(u.ProcessesPeak), known(u.DiskBytes))
+	field("printed", "%d bytes on stdout, %d on stderr", res.StdoutBytes, res.StderrBytes)
+	if len(res.Flags) > 0 {
+		field("flags", "%s", strings.Join(res.Flags, " "))
+	}
+	for _, art := range res.Artifacts {
+		field("artifact", "%s, %d bytes, %s, sha256 %s", art.Path, art.Bytes, art.MediaType, art.SHA256)
+	}
+	for _, s := range res.Skipped {
+		field("not kept", "%s: %s", s.Path, s.Reason)
+	}
+	field("recorded", "start %d, end %d, sha256 %s", r.StartSeq, res.Trace.Seq, res.Trace.Hash)
+}
+
+// known shows a number that may not be.
+func known(n *int64) string {
+	if n == nil {
+		return "unknown"
+	}
+	return fmt.Sprint(*n)
+}
+
+// block is text from inside, shown as such.
+type block struct {
+	name string
+	text glovebox.Untrusted
+}
+
+// show prints each line behind a bar, so that no text can pass for what stands around it.
+func (b block) show(out io.Writer) {
+	if b.text == "" {
+		return
+	}
+	safe, _ := output.Text([]byte(b.text))
+	fmt.Fprintf(out, "\n%s (untrusted):\n", b.name)
+	for l := range strings.Lines(strings.TrimSuffix(safe, "\n")) {
+		fmt.Fprintf(out, "  | %s\n", strings.TrimSuffix(l, "\n"))
+	}
+}

@@ -1,0 +1,176 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/parser"
+	"github.com/goccy/go-yaml/token"
+
+	"glovebox"
+	"glovebox/policy"
+)
+
+// key is one key of a configuration file. Exactly one of its fields is set.
+type key struct {
+	keys    map[string]*key    // it holds these keys
+	value   func(string) error // it holds one value
+	item    func(string) error // it holds a list of values, each given to item
+	missing bool               // it is known and not built
+}
+
+var missingKey = &key{missing: true}
+
+func scalar(set func(string) error) *key { return &key{value: set} }
+
+// parse reads the text of a file. It is a plain subset of YAML: mappings, lists and values, without anchors, aliases, tags
+// or several documents, so that what is read is what is seen.
+func (s *settings) parse(text []byte) error {
+	if strings.TrimSpace(string(text)) == "" {
+		return nil
+	}
+	f, err := parser.ParseBytes(text, 0)
+	if err != nil {
+		return s.syntax(err)
+	}
+	root := s.schema()
+	for i, doc := range f.Docs {
+		switch {
+		case doc.Body == nil:
+			continue
+		case i > 0:
+			return s.wrong(doc.Body, "", "keep the first", "a configuration has one document")
+		}
+		if err := s.walk(root, "", doc.Body); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// syntax tells where a file is no YAML.
+func (s *settings) syntax(err error) error {
+	why, at := err.Error(), s.file
+	if e, ok := err.(interface {
+		GetToken() *token.Token
+		GetMessage() string
+	}); ok {
+		why = e.GetMessage()
+		if t := e.GetToken(); t != nil && t.Position != nil {
+			at = fmt.Sprintf("%s:%d", s.file, t.Position.Line)
+		}
+	}
+	why, _, _ = strings.Cut(why, "\n")
+	return glovebox.Errorf(glovebox.CodeInvalid, "write it as YAML", "%s: this is no YAML: %s", at, short(why))
+}
+
+// wrong tells what is wrong with a node of the file.
+func (s *settings) wrong(n ast.Node, path, fix, format string, args ...any) error {
+	at := s.file
+	if t := n.GetToken(); t != nil && t.Position != nil {
+		at = fmt.Sprintf("%s:%d", s.file, t.Position.Line)
+	}
+	if path != "" {
+		at += ": " + path
+	}
+	return glovebox.Errorf(glovebox.CodeInvalid, fix, "%s: %s", at, fmt.Sprintf(format, args...))
+}
+
+// walk reads node as k demands. path is the key's full name, empty at the top.
+func (s *settings) walk(k *key, path string, node ast.Node) error {
+	switch {
+	case k.missing:
+		e := s.wrong(node, path, "remove the key", "it is not available in this version").(*glovebox.Error)
+		e.Code = glovebox.CodeUnavailable
+		return e
+	case k.keys != nil:
+		return s.walkMapping(k, path, node)
+	case k.item != nil:
+		list, ok := node.(*ast.SequenceNode)
+		if !ok {
+			return s.wrong(node, path, "write a list: [a, b]", "this is no list")
+		}
+		for _, v := range list.Values {
+			if err := s.set(k.item, path, v); err != nil {
+				return err
+			}
+		}
+		return nil
+	default:
+		return s.set(k.value, path, node)
+	}
+}
+
+func (s *settings) walkMapping(k *key, path string, node ast.Node) error {
+	var pairs []*ast.MappingValueNode
+	switch n := node.(type) {
+	case *ast.MappingNode:
+		pairs = n.Values
+	case *ast.MappingValueNode:
+		pairs = []*ast.MappingValueNode{n}
+	default:
+		known := slices.Sorted(maps.Keys(k.keys))
+		return s.wrong(node, path, "write keys and values: "+known[0]+": …", "keys are expected here")
+	}
+	for _, pair := range pairs {
+		name, ok := plainValue(pair.Key)
+		if !ok {
+			return s.wrong(pair.Key, path, "write a plain name", "this is no key")
+		}
+		full := name
+		if path != "" {
+			full = path + "." + name
+		}
+		child, ok := k.keys[name]
+		if !ok {
+			return s.unknownKey(k, pair, path, full, name)
+		}
+		if _, twice := s.lines[full]; twice {
+			return s.wrong(pair.Key, full, "keep one of them", "the key is there twice")
+		}
+		s.lines[full] = pair.Key.GetToken().Position.Line
+		if err := s.walk(child, full, pair.Value); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// unknownKey names the nearest key that is known in the same place.
+func (s *settings) unknownKey(k *key, pair *ast.MappingValueNode, path, full, name string) error {
+	known := slices.Sorted(maps.Keys(k.keys))
+	fix := "the keys here are " + strings.Join(known, ", ")
+	if n := policy.Nearest(name, known); n != "" {
+		fix = "did you mean " + strings.TrimPrefix(path+"."+n, ".") + "?"
+	}
+	return s.wrong(pair.Key, short(full), fix, "there is no such key")
+}
+
+// set gives the value of node to to.
+func (s *settings) set(to func(string) error, path string, node ast.Node) error {
+	text, ok := plainValue(node)
+	if !ok {
+		return s.wrong(node, path, "write one plain value", "this is not a plain value")
+	}
+	if err := to(text); err != nil {
+		if e, ok := err.(*glovebox.Error); ok {
+			return s.wrong(node, path, e.Fix, "%s", e.Public)
+		}
+		return s.wrong(node, path, "see the documentation of the key", "%s", err.Error())
+	}
+	return nil
+}
+
+// plainValue is the text of a scalar that says something.
+func plainValue(node ast.Node) (string, bool) {
+	switch n := node.(type) {
+	case *ast.StringNode:
+		return n.Value, n.Value != ""
+	case *ast.IntegerNode, *ast.FloatNode:
+		return n.GetToken().Value, true
+	}
+	return "", false
+}
