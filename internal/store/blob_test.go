@@ -1,0 +1,157 @@
+package store
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+func shaOf(b []byte) string {
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:])
+}
+
+// wantBlob reads a blob back and checks how it lies on the disk.
+func wantBlob(t *testing.T, s *Store, sha string, want []byte) {
+	t.Helper()
+	f, err := s.Open(sha)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	got, err := io.ReadAll(f)
+	if err != nil || !bytes.Equal(got, want) {
+		t.Errorf("blob %s has %d bytes, want %d; error %v", sha, len(got), len(want), err)
+	}
+	if info, err := f.Stat(); err != nil || info.Mode() != 0o400 {
+		t.Errorf("blob %s: mode %v, error %v, want a file nobody writes to", sha, info.Mode(), err)
+	}
+}
+
+func leftovers(t *testing.T, s *Store) []fs.DirEntry {
+	t.Helper()
+	entries, err := os.ReadDir(filepath.Join(s.dir, newFolder))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return entries
+}
+
+func TestPut(t *testing.T) {
+	s := mustOpen(t, t.TempDir())
+	for _, content := range [][]byte{nil, []byte("a"), noise(300 << 10)} {
+		for range 2 { // the second is known already
+			n, sha, err := s.Put(bytes.NewReader(content))
+			if err != nil || n != int64(len(content)) || sha != shaOf(content) {
+				t.Fatalf("put %d bytes: %d, %s, %v", len(content), n, sha, err)
+			}
+			wantBlob(t, s, sha, content)
+		}
+	}
+	var wg sync.WaitGroup
+	for range 20 {
+		wg.Go(func() {
+			if _, _, err := s.Put(strings.NewReader("the same")); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	wantBlob(t, s, shaOf([]byte("the same")), []byte("the same"))
+	broken := io.MultiReader(strings.NewReader("half"), iotestErr{})
+	if _, _, err := s.Put(broken); !errors.Is(err, errRead) {
+		t.Errorf("put what cannot be read: %v", err)
+	}
+	if left := leftovers(t, s); len(left) != 0 {
+		t.Errorf("left over: %v", left)
+	}
+}
+
+var errRead = errors.New("cannot read")
+
+type iotestErr struct{}
+
+func (iotestErr) Read([]byte) (int, error) { return 0, errRead }
+
+func TestPutFile(t *testing.T) {
+	s := mustOpen(t, t.TempDir())
+	folders := map[string]string{"the same file system": t.TempDir()}
+	if other, err := os.MkdirTemp("/dev/shm", "glovebox-store-"); err == nil {
+		t.Cleanup(func() { os.RemoveAll(other) })
+		folders["perhaps another file system"] = other
+	}
+	for name, folder := range folders {
+		content := append(noise(200<<10), name...)
+		path := filepath.Join(folder, "kept")
+		rewrite(t, path, content)
+		n, sha, err := s.PutFile(path)
+		if err != nil || n != int64(len(content)) || sha != shaOf(content) {
+			t.Fatalf("%s: %d, %s, %v", name, n, sha, err)
+		}
+		wantBlob(t, s, sha, content)
+		if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s: the file is still there: %v", name, err)
+		}
+	}
+	if left := leftovers(t, s); len(left) != 0 {
+		t.Errorf("left over: %v", left)
+	}
+}
+
+func TestPutFileRefuses(t *testing.T) {
+	s := mustOpen(t, t.TempDir())
+	dir := t.TempDir()
+	rewrite(t, filepath.Join(dir, "target"), []byte("secret"))
+	if err := errors.Join(os.Symlink("target", filepath.Join(dir, "link")), syscall.Mkfifo(filepath.Join(dir, "fifo"), 0o600),
+		os.Mkdir(filepath.Join(dir, "folder"), 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"link", "fifo", "folder", "missing"} {
+		if _, _, err := s.PutFile(filepath.Join(dir, name)); err == nil {
+			t.Errorf("%s was taken over", name)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(dir, "target")); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestOpenBlobByStrangeNames(t *testing.T) {
+	s := mustOpen(t, t.TempDir())
+	for _, sha := range []string{"", "ab", "../../glovebox.db", shaOf(nil), strings.Repeat("/", 64), strings.Repeat("é", 32)} {
+		if f, err := s.Open(sha); !errors.Is(err, fs.ErrNotExist) {
+			if err == nil {
+				f.Close()
+			}
+			t.Errorf("open %q: %v, want that there is none", sha, err)
+		}
+	}
+}
+
+func TestTendRemovesHalfWrittenBlobs(t *testing.T) {
+	s := mustOpen(t, t.TempDir())
+	folder := filepath.Join(s.dir, newFolder)
+	old, young := filepath.Join(folder, "blob-old"), filepath.Join(folder, "blob-young")
+	rewrite(t, old, noise(10))
+	rewrite(t, young, noise(10))
+	then := time.Now().Add(-2 * staleAfter)
+	if err := os.Chtimes(old, then, then); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Tend(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if left := leftovers(t, s); len(left) != 1 || left[0].Name() != "blob-young" {
+		t.Errorf("left: %v", left)
+	}
+}
