@@ -13,8 +13,8 @@ import (
 	"glovebox/driver"
 )
 
-// boot runs a Python program as its interpreter would, but with streams that are written out at each line's end, so that what
-// a program printed before it was ended is not lost in a buffer.
+// boot runs a Python program as its interpreter would, but with streams that are written out at each line's end, so that
+// what a program printed before it was ended is not lost in a buffer.
 //
 //go:embed boot.py
 var boot string
@@ -87,7 +87,8 @@ func standardInput(req glovebox.Request) io.Reader {
 	return nil
 }
 
-var noModule = regexp.MustCompile(`(?m)^ModuleNotFoundError: No module named '([A-Za-z_][A-Za-z0-9_]{0,40})[A-Za-z0-9_.]*'\s*\z`)
+var noModule = regexp.MustCompile(
+	`(?m)^ModuleNotFoundError: No module named '([A-Za-z_][A-Za-z0-9_]{0,40})[A-Za-z0-9_.]*'\s*\z`)
 
 // hint helps whoever wrote a program that ended with a plain exit but lacked something of the image. The name is the
 // program's word, and of harmless form.

@@ -48,7 +48,8 @@ func TestCommand(t *testing.T) {
 	}
 }
 
-// TestBoot compares a program under boot with the same program under the interpreter alone. The programs are this test's own.
+// TestBoot compares a program under boot with the same program under the interpreter alone. The programs are this
+// test's own.
 func TestBoot(t *testing.T) {
 	python := needPython(t)
 	for name, code := range map[string]string{

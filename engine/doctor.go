@@ -13,8 +13,8 @@ import (
 	"glovebox"
 )
 
-// Doctor implements glovebox.Admin. It is ready when a request that says nothing about itself would be run: its rung is there
-// with every control that it requires, and the trace can be written.
+// Doctor implements glovebox.Admin. It is ready when a request that says nothing about itself would be run: its rung is
+// there with every control that it requires, and the trace can be written.
 func (e *Engine) Doctor(ctx context.Context) (*glovebox.Report, error) {
 	_, leave, err := e.enter(ctx)
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 
 	"glovebox"
 	"glovebox/driver"
+	"glovebox/internal/image"
 	"glovebox/internal/store"
 	"glovebox/internal/trace"
 	"glovebox/policy"
@@ -25,7 +26,7 @@ type Config struct {
 	Policy policy.Config
 	// Drivers make the sandboxes, one for each rung.
 	Drivers []driver.Driver
-	// Image is the runtime image called host. Required.
+	// Image is the runtime image called host; nil means what package image makes of this machine.
 	Image Image
 	// Log gets one line for each run and what goes wrong beside them; nil discards.
 	Log *slog.Logger
@@ -80,7 +81,11 @@ func New(cfg Config) (*Engine, error) {
 	case cfg.DataDir == "":
 		return nil, errors.New("new engine: DataDir is empty")
 	case cfg.Image == nil:
-		return nil, errors.New("new engine: Image is nil")
+		host, err := image.Host(image.Config{})
+		if err != nil {
+			return nil, err
+		}
+		cfg.Image = host
 	}
 	dir, err := filepath.Abs(cfg.DataDir)
 	if err != nil {

@@ -165,7 +165,8 @@ func TestRunRefused(t *testing.T) {
 	}
 }
 
-// TestRunFailures fails each step in turn. Whatever fails, a start has one end, nothing is left, and the caller gets an Error.
+// TestRunFailures fails each step in turn. Whatever fails, a start has one end, nothing is left, and the caller gets an
+// Error.
 func TestRunFailures(t *testing.T) {
 	for _, step := range []string{"start", "exec", "sample", "kill", "disk", "open", "close"} {
 		t.Run(step, func(t *testing.T) {
@@ -355,7 +356,6 @@ func TestNewRefuses(t *testing.T) {
 	fake := &drivertest.Fake{}
 	for name, cfg := range map[string]Config{
 		"no data_dir": {Image: fakeImage{}},
-		"no image":    {DataDir: t.TempDir()},
 		"two drivers": {DataDir: t.TempDir(), Image: fakeImage{}, Drivers: []driver.Driver{fake, fake}},
 		"bad policy": {DataDir: t.TempDir(), Image: fakeImage{}, Policy: policy.Config{
 			TrustRungs: map[glovebox.Trust]glovebox.Isolation{"x": "y"}}},

@@ -48,8 +48,8 @@ func (c *fakeCapture) Exceeded() <-chan struct{} { return c.exceeded }
 
 type program = func(ctx context.Context, p *drivertest.Proc) driver.Exit
 
-// supervised runs prog under supervision and returns the verdict. It must be called in a bubble.
-func supervised(t *testing.T, ctx context.Context, fake *drivertest.Fake, sink glovebox.Sink) (verdict, facts, error) {
+// watching makes a watch on a new process of fake. It must be called in a bubble.
+func watching(t *testing.T, fake *drivertest.Fake, sink glovebox.Sink) *watch {
 	t.Helper()
 	box, err := fake.Start(t.Context(), driver.Spec{ID: "a", Limits: testLimits})
 	if err != nil {
@@ -60,11 +60,17 @@ func supervised(t *testing.T, ctx context.Context, fake *drivertest.Fake, sink g
 		t.Fatal(err)
 	}
 	tell := newTeller("a", sink)
-	w := &watch{box: box, proc: proc, limits: testLimits, tell: tell, drained: make(chan struct{}),
+	return &watch{box: box, proc: proc, limits: testLimits, tell: tell, drained: make(chan struct{}),
 		capture: &fakeCapture{limit: int64(testLimits.Output), exceeded: make(chan struct{}), tell: tell}}
+}
+
+// supervised runs a program of fake under supervision and returns the verdict. It must be called in a bubble.
+func supervised(t *testing.T, ctx context.Context, fake *drivertest.Fake, sink glovebox.Sink) (verdict, facts, error) {
+	t.Helper()
+	w := watching(t, fake, sink)
 	f, err := w.run(ctx)
-	box.Close(t.Context())
-	tell.close(ctx)
+	w.box.Close(t.Context())
+	w.tell.close(ctx)
 	if err != nil {
 		return verdict{}, f, err
 	}
@@ -255,4 +261,20 @@ func TestSuperviseSinkThatNeverReturns(t *testing.T) {
 			t.Errorf("status %v (%v) after %v, want the wall limit on time", v.status, err, f.wall)
 		}
 	})
+}
+
+func TestSuperviseBelievesTheEarlierEnd(t *testing.T) {
+	for i := range 40 { // a choice between two that are ready is made at random
+		synctest.Test(t, func(t *testing.T) {
+			w := watching(t, &drivertest.Fake{}, nil)
+			<-w.proc.Exited()
+			ctx, cancel := context.WithCancel(t.Context())
+			cancel()
+			f, err := w.run(ctx)
+			if err != nil || f.killed != "" {
+				t.Errorf("try %d: killed as %q (%v) although it had ended before", i, f.killed, err)
+			}
+			w.box.Close(t.Context())
+		})
+	}
 }
