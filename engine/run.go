@@ -88,7 +88,7 @@ func (r *run) run(ctx context.Context) (*glovebox.Result, error) {
 		return nil, r.refuse(ctx, err)
 	}
 	recorded, err := r.start(ctx)
-	if !recorded || err != nil {
+	if !recorded {
 		return nil, err
 	}
 	var f facts
