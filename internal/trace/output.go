@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+
+	"glovebox"
 )
 
 const inlineBytes = 64 << 10 // an output up to this size lies in the database itself
@@ -70,4 +72,21 @@ func (t *Trace) known(sha string, err error) (int64, string, error) {
 		return 0, "", statErr
 	}
 	return info.Size(), sha, nil
+}
+
+// checkArtifacts says which artifact was not kept, so that no record names what is not there.
+func (t *Trace) checkArtifacts(res *glovebox.Result) error {
+	if res == nil {
+		return nil
+	}
+	for _, a := range res.Artifacts {
+		n, _, err := t.known(a.SHA256, fs.ErrNotExist)
+		if err == nil && n != a.Bytes {
+			err = fmt.Errorf("%d bytes are kept, %d are named", n, a.Bytes)
+		}
+		if err != nil {
+			return fmt.Errorf("artifact %q: %w", beginning(a.Path, 256), err)
+		}
+	}
+	return nil
 }

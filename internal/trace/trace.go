@@ -151,6 +151,9 @@ func (t *Trace) End(ctx context.Context, e End) (glovebox.TraceRef, error) {
 	if (e.Result == nil) == (e.Err == nil) {
 		return glovebox.TraceRef{}, Explain("record end", errors.New("an end is a result or an error, one of them"))
 	}
+	if err := t.checkArtifacts(e.Result); err != nil {
+		return glovebox.TraceRef{}, Explain("record artifacts", err)
+	}
 	outputs, err := t.keepOutputs(e)
 	if err != nil {
 		return glovebox.TraceRef{}, Explain("keep output", err)
