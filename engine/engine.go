@@ -74,8 +74,8 @@ const maxTeardown = 64
 
 var errClosing = errors.New("the engine is closing")
 
-// New makes an Engine. It returns at once: the data_dir is opened beside it, and what is wrong with that is told by the first
-// use. Errors are those of the configuration.
+// New makes an Engine. It returns at once: the data_dir is opened beside it, and what is wrong with that is told by the
+// first use. Errors are those of the configuration.
 func New(cfg Config) (*Engine, error) {
 	switch {
 	case cfg.DataDir == "":
@@ -189,7 +189,8 @@ func (e *Engine) Close() error {
 }
 
 // Output implements glovebox.Runs.
-func (e *Engine) Output(ctx context.Context, who glovebox.Principal, run, stream string, offset, limit int64) ([]byte, error) {
+func (e *Engine) Output(ctx context.Context, who glovebox.Principal, run, stream string, offset, limit int64) (
+	[]byte, error) {
 	t, leave, err := e.reading(ctx, who)
 	if err != nil {
 		return nil, err

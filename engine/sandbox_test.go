@@ -103,16 +103,20 @@ func TestSandboxStatus(t *testing.T) {
 		"exit code": {glovebox.Request{Code: "import sys; print('x', end=''); sys.exit(7)"},
 			glovebox.StatusExited, 7, "x", ""},
 		"exit 124 by itself": {glovebox.Request{Lang: "bash", Code: "exit 124"}, glovebox.StatusExited, 124, "", ""},
-		"stdin":              {glovebox.Request{Lang: "bash", Code: "cat", Stdin: "from outside"}, glovebox.StatusExited, 0, "from outside", ""},
+		"stdin": {glovebox.Request{Lang: "bash", Code: "cat", Stdin: "from outside"},
+			glovebox.StatusExited, 0, "from outside", ""},
 		"stdin not read": {glovebox.Request{Lang: "bash", Code: "echo on", Stdin: strings.Repeat("x", 1<<20)},
 			glovebox.StatusExited, 0, "on\n", ""},
-		"argv":                {glovebox.Request{Argv: []string{"echo", "a b", "$HOME"}}, glovebox.StatusExited, 0, "a b $HOME\n", ""},
-		"missing":             {glovebox.Request{Argv: []string{"no-such-program"}}, glovebox.StatusExited, 127, "", ""},
-		"own SIGKILL":         {glovebox.Request{Lang: "bash", Code: "kill -9 $$"}, glovebox.StatusSignaled, -1, "", ""},
-		"own SIGXCPU":         {glovebox.Request{Lang: "bash", Code: "kill -XCPU $$"}, glovebox.StatusSignaled, -1, "", ""},
-		"segfault":            {glovebox.Request{Lang: "bash", Code: "kill -SEGV $$"}, glovebox.StatusSignaled, -1, "", ""},
-		"a child outlives it": {glovebox.Request{Lang: "bash", Code: "sleep 60 & disown; echo left"}, glovebox.StatusExited, 0, "left\n", ""},
-		"wall": {glovebox.Request{Lang: "bash", Code: "echo before; sleep 60", Limits: glovebox.Limits{Wall: 300 * time.Millisecond}},
+		"argv": {glovebox.Request{Argv: []string{"echo", "a b", "$HOME"}},
+			glovebox.StatusExited, 0, "a b $HOME\n", ""},
+		"missing":     {glovebox.Request{Argv: []string{"no-such-program"}}, glovebox.StatusExited, 127, "", ""},
+		"own SIGKILL": {glovebox.Request{Lang: "bash", Code: "kill -9 $$"}, glovebox.StatusSignaled, -1, "", ""},
+		"own SIGXCPU": {glovebox.Request{Lang: "bash", Code: "kill -XCPU $$"}, glovebox.StatusSignaled, -1, "", ""},
+		"segfault":    {glovebox.Request{Lang: "bash", Code: "kill -SEGV $$"}, glovebox.StatusSignaled, -1, "", ""},
+		"a child outlives it": {glovebox.Request{Lang: "bash", Code: "sleep 60 & disown; echo left"},
+			glovebox.StatusExited, 0, "left\n", ""},
+		"wall": {glovebox.Request{Lang: "bash", Code: "echo before; sleep 60",
+			Limits: glovebox.Limits{Wall: 300 * time.Millisecond}},
 			glovebox.StatusWallLimit, -1, "before\n", "wall"},
 		"wall, printed by python": {glovebox.Request{Code: "import time; print('seen'); time.sleep(60)",
 			Limits: glovebox.Limits{Wall: time.Second}}, glovebox.StatusWallLimit, -1, "seen\n", "wall"},
@@ -126,7 +130,8 @@ func TestSandboxStatus(t *testing.T) {
 			Limits: glovebox.Limits{Disk: glovebox.MiB}}, glovebox.StatusDiskLimit, 1, "", "disk"},
 		"disk, and it does not mind": {glovebox.Request{Lang: "bash", Code: "head -c 9000000 /dev/zero > big; exit 0",
 			Limits: glovebox.Limits{Disk: glovebox.MiB}}, glovebox.StatusExited, 0, "", "disk"},
-		"processes": {glovebox.Request{Code: "import os, time\nfor _ in range(50):\n    if os.fork() == 0:\n        time.sleep(60)",
+		"processes": {glovebox.Request{Code: "import os, time\nfor _ in range(50):\n" +
+			"    if os.fork() == 0:\n        time.sleep(60)",
 			Limits: glovebox.Limits{Processes: 10}}, glovebox.StatusProcessLimit, 1, "", "processes"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -223,7 +228,8 @@ func TestSandboxPython(t *testing.T) {
 	if string(res.Stdout) != "fork [2, 4]\nspawn [2, 4]\n" || *res.ExitCode != 1 {
 		t.Errorf("stdout %q, code %d", string(res.Stdout), *res.ExitCode)
 	}
-	want := "Traceback (most recent call last):\n  File \"/code/report.py\", line 6, in <module>\n    raise ValueError('bad')\n" +
+	want := "Traceback (most recent call last):\n  File \"/code/report.py\", line 6, in <module>\n" +
+		"    raise ValueError('bad')\n" +
 		"ValueError: bad\n"
 	if string(res.Stderr) != want {
 		t.Errorf("stderr = %s, want %s", string(res.Stderr), want)
@@ -234,7 +240,8 @@ func TestSandboxPython(t *testing.T) {
 	}
 }
 
-// TestSandboxCancel cancels at many instants, the first and the last included: there is a result each time and nothing is left.
+// TestSandboxCancel cancels at many instants, the first and the last included: there is a result each time and nothing is
+// left.
 func TestSandboxCancel(t *testing.T) {
 	e := realEngine(t)
 	for after := time.Duration(0); after < 40*time.Millisecond; after += time.Millisecond {
