@@ -21,7 +21,7 @@ type teller struct {
 	ended chan struct{}
 
 	once   sync.Once
-	inside atomic.Bool
+	saying atomic.Int64
 	done   atomic.Int64
 }
 
@@ -45,10 +45,8 @@ func (t *teller) loop() {
 	for {
 		select {
 		case w := <-t.work:
-			t.inside.Store(true)
 			t.sink.Event(w.event)
-			t.inside.Store(false)
-			t.done.Add(1)
+			t.done.Add(1) // before whoever waits goes on, so that progress is never missed
 			if w.heard != nil {
 				close(w.heard)
 			}
@@ -89,6 +87,8 @@ func (t *teller) usage(now time.Time, u glovebox.Usage) {
 }
 
 func (t *teller) say(e glovebox.Event) {
+	t.saying.Add(1)
+	defer t.saying.Add(-1)
 	heard := make(chan struct{})
 	select {
 	case t.work <- telling{e, heard}:
@@ -101,8 +101,8 @@ func (t *teller) say(e glovebox.Event) {
 	}
 }
 
-// busy tells whether the sink is hearing something.
-func (t *teller) busy() bool { return t != nil && t.inside.Load() }
+// busy tells whether somebody waits for the sink to hear something.
+func (t *teller) busy() bool { return t != nil && t.saying.Load() > 0 }
 
 // count is how many events were heard.
 func (t *teller) count() int64 {
