@@ -89,51 +89,54 @@ func realEngine(t *testing.T) *engine.Engine {
 	return e
 }
 
+// statusCases are programs that must end in one way each.
+var statusCases = map[string]struct {
+	req    glovebox.Request
+	want   glovebox.Status
+	code   int // -1: none
+	stdout string
+	hit    string
+}{
+	"hello": {glovebox.Request{Code: "print('hello')"}, glovebox.StatusExited, 0, "hello\n", ""},
+	"exit code": {glovebox.Request{Code: "import sys; print('x', end=''); sys.exit(7)"},
+		glovebox.StatusExited, 7, "x", ""},
+	"exit 124 by itself": {glovebox.Request{Lang: "bash", Code: "exit 124"}, glovebox.StatusExited, 124, "", ""},
+	"stdin": {glovebox.Request{Lang: "bash", Code: "cat", Stdin: "from outside"},
+		glovebox.StatusExited, 0, "from outside", ""},
+	"stdin not read": {glovebox.Request{Lang: "bash", Code: "echo on", Stdin: strings.Repeat("x", 1<<20)},
+		glovebox.StatusExited, 0, "on\n", ""},
+	"argv": {glovebox.Request{Argv: []string{"echo", "a b", "$HOME"}},
+		glovebox.StatusExited, 0, "a b $HOME\n", ""},
+	"missing":     {glovebox.Request{Argv: []string{"no-such-program"}}, glovebox.StatusExited, 127, "", ""},
+	"own SIGKILL": {glovebox.Request{Lang: "bash", Code: "kill -9 $$"}, glovebox.StatusSignaled, -1, "", ""},
+	"own SIGXCPU": {glovebox.Request{Lang: "bash", Code: "kill -XCPU $$"}, glovebox.StatusSignaled, -1, "", ""},
+	"segfault":    {glovebox.Request{Lang: "bash", Code: "kill -SEGV $$"}, glovebox.StatusSignaled, -1, "", ""},
+	"a child outlives it": {glovebox.Request{Lang: "bash", Code: "sleep 60 & disown; echo left"},
+		glovebox.StatusExited, 0, "left\n", ""},
+	"wall": {glovebox.Request{Lang: "bash", Code: "echo before; sleep 60",
+		Limits: glovebox.Limits{Wall: 300 * time.Millisecond}},
+		glovebox.StatusWallLimit, -1, "before\n", "wall"},
+	"wall, printed by python": {glovebox.Request{Code: "import time; print('seen'); time.sleep(60)",
+		Limits: glovebox.Limits{Wall: time.Second}}, glovebox.StatusWallLimit, -1, "seen\n", "wall"},
+	"cpu": {glovebox.Request{Lang: "bash", Code: "while :; do :; done", Limits: glovebox.Limits{CPU: 300 * time.Millisecond}},
+		glovebox.StatusCPULimit, -1, "", "cpu"},
+	"memory": {glovebox.Request{Code: "b = []\nwhile True: b.append(bytearray(1 << 20))",
+		Limits: glovebox.Limits{Memory: 64 * glovebox.MiB, Disk: glovebox.MiB}}, glovebox.StatusMemoryLimit, -1, "", "memory"},
+	"output": {glovebox.Request{Lang: "bash", Code: "yes", Limits: glovebox.Limits{Output: 10000, View: 256}},
+		glovebox.StatusOutputLimit, -1, "*", "output"},
+	"disk": {glovebox.Request{Lang: "bash", Code: "head -c 9000000 /dev/zero > big",
+		Limits: glovebox.Limits{Disk: glovebox.MiB}}, glovebox.StatusDiskLimit, 1, "", "disk"},
+	"disk, and it does not mind": {glovebox.Request{Lang: "bash", Code: "head -c 9000000 /dev/zero > big; exit 0",
+		Limits: glovebox.Limits{Disk: glovebox.MiB}}, glovebox.StatusExited, 0, "", "disk"},
+	"processes": {glovebox.Request{Code: "import os, time\nfor _ in range(50):\n" +
+		"    if os.fork() == 0:\n        time.sleep(60)",
+		Limits: glovebox.Limits{Processes: 10}}, glovebox.StatusProcessLimit, 1, "", "processes"},
+}
+
 // TestSandboxStatus runs small programs in real sandboxes; each must end in the one way that is true of it.
 func TestSandboxStatus(t *testing.T) {
 	e := realEngine(t)
-	for name, tt := range map[string]struct {
-		req    glovebox.Request
-		want   glovebox.Status
-		code   int // -1: none
-		stdout string
-		hit    string
-	}{
-		"hello": {glovebox.Request{Code: "print('hello')"}, glovebox.StatusExited, 0, "hello\n", ""},
-		"exit code": {glovebox.Request{Code: "import sys; print('x', end=''); sys.exit(7)"},
-			glovebox.StatusExited, 7, "x", ""},
-		"exit 124 by itself": {glovebox.Request{Lang: "bash", Code: "exit 124"}, glovebox.StatusExited, 124, "", ""},
-		"stdin": {glovebox.Request{Lang: "bash", Code: "cat", Stdin: "from outside"},
-			glovebox.StatusExited, 0, "from outside", ""},
-		"stdin not read": {glovebox.Request{Lang: "bash", Code: "echo on", Stdin: strings.Repeat("x", 1<<20)},
-			glovebox.StatusExited, 0, "on\n", ""},
-		"argv": {glovebox.Request{Argv: []string{"echo", "a b", "$HOME"}},
-			glovebox.StatusExited, 0, "a b $HOME\n", ""},
-		"missing":     {glovebox.Request{Argv: []string{"no-such-program"}}, glovebox.StatusExited, 127, "", ""},
-		"own SIGKILL": {glovebox.Request{Lang: "bash", Code: "kill -9 $$"}, glovebox.StatusSignaled, -1, "", ""},
-		"own SIGXCPU": {glovebox.Request{Lang: "bash", Code: "kill -XCPU $$"}, glovebox.StatusSignaled, -1, "", ""},
-		"segfault":    {glovebox.Request{Lang: "bash", Code: "kill -SEGV $$"}, glovebox.StatusSignaled, -1, "", ""},
-		"a child outlives it": {glovebox.Request{Lang: "bash", Code: "sleep 60 & disown; echo left"},
-			glovebox.StatusExited, 0, "left\n", ""},
-		"wall": {glovebox.Request{Lang: "bash", Code: "echo before; sleep 60",
-			Limits: glovebox.Limits{Wall: 300 * time.Millisecond}},
-			glovebox.StatusWallLimit, -1, "before\n", "wall"},
-		"wall, printed by python": {glovebox.Request{Code: "import time; print('seen'); time.sleep(60)",
-			Limits: glovebox.Limits{Wall: time.Second}}, glovebox.StatusWallLimit, -1, "seen\n", "wall"},
-		"cpu": {glovebox.Request{Lang: "bash", Code: "while :; do :; done", Limits: glovebox.Limits{CPU: 300 * time.Millisecond}},
-			glovebox.StatusCPULimit, -1, "", "cpu"},
-		"memory": {glovebox.Request{Code: "b = []\nwhile True: b.append(bytearray(1 << 20))",
-			Limits: glovebox.Limits{Memory: 64 * glovebox.MiB, Disk: glovebox.MiB}}, glovebox.StatusMemoryLimit, -1, "", "memory"},
-		"output": {glovebox.Request{Lang: "bash", Code: "yes", Limits: glovebox.Limits{Output: 10000, View: 256}},
-			glovebox.StatusOutputLimit, -1, "*", "output"},
-		"disk": {glovebox.Request{Lang: "bash", Code: "head -c 9000000 /dev/zero > big",
-			Limits: glovebox.Limits{Disk: glovebox.MiB}}, glovebox.StatusDiskLimit, 1, "", "disk"},
-		"disk, and it does not mind": {glovebox.Request{Lang: "bash", Code: "head -c 9000000 /dev/zero > big; exit 0",
-			Limits: glovebox.Limits{Disk: glovebox.MiB}}, glovebox.StatusExited, 0, "", "disk"},
-		"processes": {glovebox.Request{Code: "import os, time\nfor _ in range(50):\n" +
-			"    if os.fork() == 0:\n        time.sleep(60)",
-			Limits: glovebox.Limits{Processes: 10}}, glovebox.StatusProcessLimit, 1, "", "processes"},
-	} {
+	for name, tt := range statusCases {
 		t.Run(name, func(t *testing.T) {
 			begun := time.Now()
 			res, err := e.Run(t.Context(), tester, tt.req, nil)
