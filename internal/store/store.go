@@ -81,7 +81,8 @@ func (s *Store) openDatabase() error {
 		s.dirty = true
 	}
 	var err error
-	if s.write, err = database(path, "rw", "synchronous(FULL)", "cell_size_check(1)", "journal_size_limit(16777216)"); err != nil {
+	s.write, err = database(path, "rw", "synchronous(FULL)", "cell_size_check(1)", "journal_size_limit(16777216)")
+	if err != nil {
 		return err
 	}
 	s.write.SetMaxOpenConns(1)

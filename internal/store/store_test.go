@@ -60,7 +60,8 @@ func TestOpenMakesAPrivateFolder(t *testing.T) {
 	if err := s.Update(t.Context(), addRecord("r", "note")); err != nil {
 		t.Fatal(err)
 	}
-	for name, want := range map[string]os.FileMode{"": 0o700, databaseName: 0o600, databaseName + "-wal": 0o600, blobFolder: 0o700} {
+	modes := map[string]os.FileMode{"": 0o700, databaseName: 0o600, databaseName + "-wal": 0o600, blobFolder: 0o700}
+	for name, want := range modes {
 		info, err := os.Stat(filepath.Join(dir, name))
 		if err != nil {
 			t.Error(err)

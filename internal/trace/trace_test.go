@@ -174,6 +174,7 @@ func TestConflicts(t *testing.T) {
 	tr := newTrace(t, t.TempDir())
 	ctx := t.Context()
 	end := End{ID: "run_1", Result: someResult("run_1", glovebox.StatusExited)}
+	both := End{ID: "run_1", Result: end.Result, Err: &glovebox.Error{}}
 	_, err := tr.End(ctx, end)
 	wantCode(t, "an end without a start", err, glovebox.CodeNotFound)
 	mustStart(t, tr, someStart("run_1"))
@@ -186,7 +187,7 @@ func TestConflicts(t *testing.T) {
 	mustEnd(t, tr, end)
 	_, err = tr.End(ctx, end)
 	wantCode(t, "a second end", err, glovebox.CodeConflict)
-	for name, e := range map[string]End{"neither": {ID: "run_1"}, "both": {ID: "run_1", Result: end.Result, Err: &glovebox.Error{}}} {
+	for name, e := range map[string]End{"neither": {ID: "run_1"}, "both": both} {
 		_, err = tr.End(ctx, e)
 		wantCode(t, name, err, glovebox.CodeInternal)
 	}
@@ -210,8 +211,8 @@ func TestARecordForEveryEnd(t *testing.T) { // AU-07
 	if err != nil {
 		t.Fatal(err)
 	}
-	statuses := []glovebox.Status{glovebox.StatusExited, glovebox.StatusSignaled, glovebox.StatusWallLimit, glovebox.StatusCPULimit,
-		glovebox.StatusMemoryLimit, glovebox.StatusProcessLimit, glovebox.StatusOutputLimit, glovebox.StatusDiskLimit,
+	statuses := []glovebox.Status{glovebox.StatusExited, glovebox.StatusSignaled, glovebox.StatusWallLimit,
+		glovebox.StatusCPULimit, glovebox.StatusMemoryLimit, glovebox.StatusProcessLimit, glovebox.StatusOutputLimit, glovebox.StatusDiskLimit,
 		glovebox.StatusPolicy, glovebox.StatusBudget, glovebox.StatusCanceled}
 	for _, status := range statuses {
 		id := "run_" + string(status)
@@ -219,8 +220,8 @@ func TestARecordForEveryEnd(t *testing.T) { // AU-07
 		mustEnd(t, tr, End{ID: id, Result: someResult(id, status)})
 	}
 	mustStart(t, tr, someStart("run_failed"))
-	mustEnd(t, tr, End{ID: "run_failed", Err: &glovebox.Error{Code: glovebox.CodeInternal, Public: "the set-up failed", Fix: "doctor",
-		Op: "mount", Err: errors.New("/secret/host/path")}})
+	mustEnd(t, tr, End{ID: "run_failed", Err: &glovebox.Error{Code: glovebox.CodeInternal, Public: "the set-up failed",
+		Fix: "doctor", Op: "mount", Err: errors.New("/secret/host/path")}})
 
 	list, err := tr.List(ctx, "local", glovebox.TraceQuery{})
 	if err != nil || len(list) != len(statuses)+2 {
@@ -318,7 +319,8 @@ func TestOutputInPieces(t *testing.T) {
 		_, err := tr.End(t.Context(), wrong)
 		wantCode(t, "a hash of other bytes", err, glovebox.CodeInternal)
 		mustEnd(t, tr, End{ID: id, Result: someResult(id, glovebox.StatusExited),
-			Stdout: Kept{Data: content, SHA256: hex.EncodeToString(sum[:])}, Stderr: Kept{Path: spill, SHA256: hex.EncodeToString(sum[:])}})
+			Stdout: Kept{Data: content, SHA256: hex.EncodeToString(sum[:])},
+			Stderr: Kept{Path: spill, SHA256: hex.EncodeToString(sum[:])}})
 		for _, stream := range []string{"stdout", "stderr"} {
 			var got []byte
 			for {
@@ -360,7 +362,8 @@ func TestEndAgainAfterAFailure(t *testing.T) {
 		t.Fatal(err)
 	}
 	sum := sha256.Sum256(content)
-	e := End{ID: "run_1", Result: someResult("run_1", glovebox.StatusExited), Stdout: Kept{Path: spill, SHA256: hex.EncodeToString(sum[:])}}
+	e := End{ID: "run_1", Result: someResult("run_1", glovebox.StatusExited),
+		Stdout: Kept{Path: spill, SHA256: hex.EncodeToString(sum[:])}}
 	if _, err := tr.End(t.Context(), e); err == nil { // not started yet
 		t.Fatal("an end without a start was taken")
 	}
@@ -508,7 +511,8 @@ func TestHugeFields(t *testing.T) { // AU-12
 		}
 	}
 	if len(rec.Args) != listItems || !rec.Result.StdoutTruncated || !rec.Result.StderrTruncated {
-		t.Errorf("%d arguments are kept; views truncated: %v, %v", len(rec.Args), rec.Result.StdoutTruncated, rec.Result.StderrTruncated)
+		t.Errorf("%d arguments are kept; views truncated: %v, %v", len(rec.Args), rec.Result.StdoutTruncated,
+			rec.Result.StderrTruncated)
 	}
 }
 
