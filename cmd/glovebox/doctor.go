@@ -64,7 +64,7 @@ func (a *app) showReport(r *glovebox.Report) {
 	}
 	w.Flush()
 	for _, c := range r.Controls {
-		if !c.Available && c.Fix != "" {
+		if !c.Available && c.Fix != "" && built(c) {
 			fmt.Fprintf(a.out, "fix %s %s: %s\n", c.Isolation, line(c.Name), line(c.Fix))
 		}
 	}
@@ -91,8 +91,13 @@ func controlState(c glovebox.Control) string {
 	switch {
 	case c.Available:
 		return "ok"
+	case !built(c):
+		return "not built"
 	case c.Required:
 		return "MISSING"
 	}
 	return "absent"
 }
+
+// built is false for the controls of a rung that this program does not have, which nothing on the machine can mend.
+func built(c glovebox.Control) bool { return slices.Contains(builtRungs, string(c.Isolation)) }

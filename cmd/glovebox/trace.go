@@ -163,7 +163,9 @@ func (a *app) traceShow() *cobra.Command {
 // showRecord shows a record to a person. Whatever came from a caller or from inside is made inert.
 func showRecord(out io.Writer, r *glovebox.Record) error {
 	w := tabwriter.NewWriter(out, 0, 0, 1, ' ', 0)
-	field := func(name, format string, args ...any) { fmt.Fprintf(w, "%s:\t%s\n", name, line(fmt.Sprintf(format, args...))) }
+	field := func(name, format string, args ...any) {
+		fmt.Fprintf(w, "%s:\t%s\n", name, line(fmt.Sprintf(format, args...)))
+	}
 	field("run", "%s", r.ID)
 	field("state", "%s", r.State)
 	field("started", "%s", r.Started.Local().Format(time.RFC3339Nano))
