@@ -291,3 +291,21 @@ func TestSandboxDoctor(t *testing.T) {
 		t.Errorf("not ready on a machine that runs the tests: %+v (%v)", r, err)
 	}
 }
+
+// TestSandboxStdinThatNeverComes reads from a source that blocks for ever: no timer waits for it.
+func TestSandboxStdinThatNeverComes(t *testing.T) {
+	e := realEngine(t)
+	for program, want := range map[string]glovebox.Status{"echo on": glovebox.StatusExited, "cat": glovebox.StatusWallLimit} {
+		source, end := io.Pipe()
+		begun := time.Now()
+		res, err := e.Run(t.Context(), tester, glovebox.Request{Lang: "bash", Code: program, StdinFrom: source,
+			Limits: glovebox.Limits{Wall: 300 * time.Millisecond}}, nil)
+		end.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(begun); res.Status != want || took > 5*time.Second {
+			t.Errorf("%s: status %s after %v, want %s", program, res.Status, took, want)
+		}
+	}
+}
