@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"glovebox"
 	"glovebox/driver"
@@ -87,8 +88,10 @@ func standardInput(req glovebox.Request) io.Reader {
 	return nil
 }
 
-var noModule = regexp.MustCompile(
-	`(?m)^ModuleNotFoundError: No module named '([A-Za-z_][A-Za-z0-9_]{0,40})[A-Za-z0-9_.]*'\s*\z`)
+// Compiled when first needed: most starts of the program never do.
+var noModule = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`(?m)^ModuleNotFoundError: No module named '([A-Za-z_][A-Za-z0-9_]{0,40})[A-Za-z0-9_.]*'\s*\z`)
+})
 
 // hint helps whoever wrote a program that ended with a plain exit but lacked something of the image. The name is the
 // program's word, and of harmless form.
@@ -96,7 +99,7 @@ func hint(req glovebox.Request, v verdict, stderr glovebox.Untrusted, image Imag
 	if language(req) != "python" || v.code == nil || *v.code != 1 || v.reason != "" {
 		return ""
 	}
-	missing := noModule.FindStringSubmatch(string(stderr))
+	missing := noModule().FindStringSubmatch(string(stderr))
 	if missing == nil {
 		return ""
 	}

@@ -17,7 +17,7 @@ import (
 
 // Controls examines the machine for each control of the rung without starting anything but an empty process of its own.
 func (d *Driver) Controls(ctx context.Context) []glovebox.Control {
-	all := []glovebox.Control{d.initControl(), namespaceControl(ctx), d.idControl(), landlockControl(), filterControl()}
+	all := []glovebox.Control{d.initControl(), d.namespaceControl(ctx), d.idControl(), landlockControl(), filterControl()}
 	host, err := d.host()
 	if err != nil {
 		all = append(all, control("cgroups", false, "none are mounted at /sys/fs/cgroup",
@@ -50,9 +50,9 @@ func (d *Driver) initControl() glovebox.Control {
 	return control("glovebox-init", true, "found", "")
 }
 
-// namespaceControl makes the namespaces of a sandbox for an empty program.
-func namespaceControl(ctx context.Context) glovebox.Control {
-	cmd := exec.CommandContext(ctx, "/proc/self/exe", "version")
+// namespaceControl makes the namespaces of a sandbox for an init that is told nothing and ends.
+func (d *Driver) namespaceControl(ctx context.Context) glovebox.Control {
+	cmd := exec.CommandContext(ctx, d.cfg.Init)
 	cmd.Env = []string{}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: namespaces}
 	err := cmd.Start()

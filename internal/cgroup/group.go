@@ -7,9 +7,9 @@ import (
 	"math"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 
@@ -71,7 +71,7 @@ func (h *Host) New(parent, name string, limits Limits) (g *Group, err error) {
 	if err := checkParent(parent); err != nil {
 		return nil, err
 	}
-	if !goodName.MatchString(name) {
+	if !goodName(name) {
 		return nil, glovebox.Errorf(glovebox.CodeInvalid, "use letters, digits, _ and -", "bad name for a control group")
 	}
 	if err := h.complete(parent); err != nil {
@@ -116,7 +116,11 @@ func (h *Host) New(parent, name string, limits Limits) (g *Group, err error) {
 	return g, g.open()
 }
 
-var goodName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,128}$`)
+// goodName reports whether a name is made of letters, digits, "_" and "-". (An expression would be compiled at every start of
+// the program, used or not.)
+func goodName(name string) bool {
+	return name != "" && len(name) <= 128 && strings.Trim(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-") == ""
+}
 
 func checkParent(parent string) error {
 	if !filepath.IsAbs(parent) || filepath.Clean(parent) != parent || parent == "/" {

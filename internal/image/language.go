@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"glovebox"
 )
@@ -123,9 +124,12 @@ func (im *Image) install(lang string) string {
 	return fmt.Sprintf("install %s into /usr with the system's package manager", languages[lang].packages[""])
 }
 
+// Compiled when first needed: only a report needs them.
 var (
-	pythonProgram = regexp.MustCompile(`^python(3\.[0-9]{1,3})$`)
-	nodeVersion   = regexp.MustCompile(`^#define NODE_(MAJOR|MINOR|PATCH)_VERSION ([0-9]{1,4})$`)
+	pythonProgram = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^python(3\.[0-9]{1,3})$`) })
+	nodeVersion   = sync.OnceValue(func() *regexp.Regexp {
+		return regexp.MustCompile(`^#define NODE_(MAJOR|MINOR|PATCH)_VERSION ([0-9]{1,4})$`)
+	})
 )
 
 // version is a language's version as far as files tell, else empty: nothing is executed.
@@ -145,7 +149,7 @@ func (im *Image) pythonVersion() string {
 	if !ok {
 		return ""
 	}
-	if m := pythonProgram.FindStringSubmatch(path.Base(at.real)); m != nil {
+	if m := pythonProgram().FindStringSubmatch(path.Base(at.real)); m != nil {
 		return m[1]
 	}
 	return ""
@@ -164,7 +168,7 @@ func (im *Image) nodeVersion() string {
 	defer f.Close()
 	found := map[string]string{}
 	for lines := bufio.NewScanner(io.LimitReader(f, 64<<10)); lines.Scan(); {
-		if m := nodeVersion.FindStringSubmatch(lines.Text()); m != nil {
+		if m := nodeVersion().FindStringSubmatch(lines.Text()); m != nil {
 			found[m[1]] = m[2]
 		}
 	}

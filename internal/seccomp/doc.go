@@ -1,19 +1,29 @@
-// Package seccomp is the program's system call filter: which calls of the kernel a program in a sandbox may not make, and
-// how each refusal looks from inside.
+// Package seccomp carries the program's system call filter, built and described by its package compile. The built filters are
+// files of this package because building one, tables of calls included, takes most of a millisecond of every start; a test
+// of compile holds them against what the rules say now.
 //
-// The filter is one fixed program for each architecture. It names what is refused and lets the other calls of its table of
-// known calls pass; whatever is newer than that table, or from another architecture, never reaches the kernel's code. It
-// stands behind namespaces, dropped capabilities and Landlock and repeats some of what they refuse, so that one slip there
-// does not open the kernel.
-//
-// How a refusal looks: EPERM where a program should learn that it may not; ENOSYS where libraries have another way once a
-// call "does not exist"; the network errors that mean "no such family or protocol" for sockets; death by SIGSYS for calls
-// that no program built for this machine makes by mistake.
-//
-// What a filter cannot see is what a pointer points at. Calls that take their flags in memory (clone3, sched_setattr,
-// clock_adjtime) are therefore refused whole. mincore stays allowed: since Linux 5.2 the kernel itself answers "resident"
-// for every page of a file that the caller neither owns nor may write, and unwinders use the call. The mlock family stays
-// allowed: locked pages count against the run's memory limit.
-//
-// Everything here is safe for concurrent use.
+// To build them anew after a change of the rules: go test ./internal/seccomp/compile -update
 package seccomp
+
+import (
+	_ "embed"
+	"fmt"
+)
+
+//go:embed amd64.bpf
+var amd64 string
+
+//go:embed arm64.bpf
+var arm64 string
+
+// Filter returns the system call filter for programs of an architecture, "amd64" or "arm64", as an array of struct sock_filter:
+// what seccomp(SECCOMP_SET_MODE_FILTER) takes, with a length of len/8. The caller owns it.
+func Filter(goarch string) ([]byte, error) {
+	switch goarch {
+	case "amd64":
+		return []byte(amd64), nil
+	case "arm64":
+		return []byte(arm64), nil
+	}
+	return nil, fmt.Errorf("no system call filter for %q", goarch)
+}

@@ -33,6 +33,7 @@ type Store struct {
 	stmts map[string]*sql.Stmt
 	read  *sql.DB
 	batch batch
+	turn  turn
 
 	closing sync.Once
 	closed  error
@@ -62,6 +63,11 @@ func Open(cfg Config) (*Store, error) {
 	if _, err := sqlite.Fdatasync(true); err != nil {
 		return nil, fmt.Errorf("open store: %w", err)
 	}
+	// A lock of the common kind is lost when anything in the process closes the file, and Open reads the header of a database
+	// that another Store may have open. File systems without the better kind leave the common one, which one Store can use.
+	if _, err := sqlite.OFDLocking(true); err != nil && !errors.Is(err, sqlite.ErrOFDLockingUnavailable) {
+		return nil, fmt.Errorf("open store: %w", err)
+	}
 	s := &Store{dir: dir, stmts: map[string]*sql.Stmt{}}
 	if err := s.openDatabase(); err != nil {
 		return nil, errors.Join(diagnose("open database", dir, err), s.Close())
@@ -81,6 +87,9 @@ func (s *Store) openDatabase() error {
 		s.dirty = true
 	}
 	var err error
+	if s.turn, err = openTurn(s.dir); err != nil {
+		return err
+	}
 	s.write, err = database(path, "rw", "synchronous(FULL)", "cell_size_check(1)", "journal_size_limit(16777216)")
 	if err != nil {
 		return err
@@ -156,7 +165,7 @@ func (s *Store) Close() error {
 				errs = append(errs, db.Close())
 			}
 		}
-		s.closed = errors.Join(errs...)
+		s.closed = errors.Join(append(errs, s.turn.close())...)
 	})
 	return s.closed
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 )
 
 func mustOpen(t testing.TB, dir string) *Store {
@@ -386,6 +387,51 @@ func TestALostTransactionFailsAllOfIt(t *testing.T) {
 	}
 	if err := s.Update(t.Context(), addRecord("next", "note")); err != nil {
 		t.Errorf("the next update: %v", err)
+	}
+}
+
+func TestLocksOutliveASecondStore(t *testing.T) {
+	dir := t.TempDir()
+	s := mustOpen(t, dir)
+	if err := s.Update(t.Context(), addRecord("r", "note")); err != nil {
+		t.Fatal(err)
+	}
+	other, err := Open(Config{Dir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := other.Close(); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.OpenFile(filepath.Join(dir, databaseName), os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	// The bytes that SQLite's file format sets aside for the lock of whoever has the database open.
+	lock := unix.Flock_t{Type: unix.F_WRLCK, Start: 1<<30 + 2, Len: 510}
+	if err := unix.FcntlFlock(f.Fd(), unix.F_OFD_GETLK, &lock); err != nil {
+		t.Fatal(err)
+	}
+	if lock.Type == unix.F_UNLCK {
+		t.Error("another process would take an open database for one that nobody has open")
+	}
+}
+
+func TestTurnIsNotWaitedForEndlessly(t *testing.T) {
+	s := mustOpen(t, t.TempDir())
+	stopped, err := openTurn(s.dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stopped.close()
+	stopped.take()
+	start := time.Now()
+	if err := s.Update(t.Context(), addRecord("r", "note")); err != nil {
+		t.Error(err)
+	}
+	if took := time.Since(start); took < turnWait || took > turnWait+busyMS*time.Millisecond/2 {
+		t.Errorf("it waited %v", took)
 	}
 }
 

@@ -105,6 +105,8 @@ func (s *Store) Update(ctx context.Context, fn func(context.Context, *Tx) error)
 
 // commit runs the jobs in one transaction. Every job has its outcome when it returns.
 func (s *Store) commit(ctx context.Context, jobs []*job) {
+	leave := s.turn.take()
+	defer leave()
 	tx := &Tx{conn: s.conn, stmts: s.stmts}
 	_, err := tx.Exec(ctx, "BEGIN IMMEDIATE")
 	if err == nil {

@@ -1,4 +1,4 @@
-package seccomp
+package compile
 
 import (
 	"encoding/binary"
@@ -27,9 +27,8 @@ const (
 	longest = 4096
 )
 
-// Filter returns the system call filter for programs of an architecture, "amd64" or "arm64", as an array of struct
-// sock_filter in the machine's byte order: what seccomp(SECCOMP_SET_MODE_FILTER) takes, with a length of len/8. The caller
-// owns it.
+// Filter builds the system call filter for programs of an architecture, "amd64" or "arm64", as an array of struct sock_filter
+// in little-endian byte order, which both have. The caller owns it.
 //
 // It fails for an architecture that it has no rules for, and when a rule names a call that the architecture's table lacks
 // without saying so: a rule never disappears unnoticed.
@@ -47,9 +46,9 @@ func Filter(goarch string) ([]byte, error) {
 	}
 	b := make([]byte, 0, 8*len(raw))
 	for _, i := range raw {
-		b = binary.NativeEndian.AppendUint16(b, i.Op)
+		b = binary.LittleEndian.AppendUint16(b, i.Op)
 		b = append(b, i.Jt, i.Jf)
-		b = binary.NativeEndian.AppendUint32(b, i.K)
+		b = binary.LittleEndian.AppendUint32(b, i.K)
 	}
 	return b, nil
 }

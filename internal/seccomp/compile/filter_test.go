@@ -1,6 +1,7 @@
-package seccomp
+package compile
 
 import (
+	"bytes"
 	"encoding/binary"
 	"flag"
 	"fmt"
@@ -14,6 +15,8 @@ import (
 	"github.com/elastic/go-seccomp-bpf/arch"
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/net/bpf"
+
+	"glovebox/internal/seccomp"
 )
 
 var update = flag.Bool("update", false, "write the golden files")
@@ -365,5 +368,28 @@ func BenchmarkFilter(b *testing.B) {
 		if _, err := Filter(runtime.GOARCH); err != nil {
 			b.Fatal(err)
 		}
+	}
+}
+
+// TestCarried holds the filters that package seccomp carries against what the rules say now.
+func TestCarried(t *testing.T) {
+	for _, goarch := range []string{"amd64", "arm64"} {
+		want, err := Filter(goarch)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if *update {
+			if err := os.WriteFile("../"+goarch+".bpf", want, 0o644); err != nil {
+				t.Fatal(err)
+			}
+			continue
+		}
+		got, err := seccomp.Filter(goarch)
+		if err != nil || !bytes.Equal(got, want) {
+			t.Errorf("%s.bpf is not what the rules say (%v): go test ./internal/seccomp/compile -update", goarch, err)
+		}
+	}
+	if _, err := seccomp.Filter("riscv64"); err == nil {
+		t.Error("a filter for a machine without one")
 	}
 }
