@@ -23,9 +23,6 @@ import (
 var version = "dev"
 
 func main() {
-	// A write into a pipe that nobody reads must be an error and not the end of this process, so that a run is cancelled
-	// and cleaned up. Catching the signal, unlike ignoring it, is not inherited by what is started.
-	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	a := &app{in: os.Stdin, out: os.Stdout, errs: os.Stderr, getenv: os.Getenv, uid: os.Getuid(), open: open}
 	os.Exit(a.main(os.Args[1:]))
 }
@@ -48,6 +45,9 @@ type app struct {
 
 // main runs one command line and returns the exit code.
 func (a *app) main(args []string) int {
+	// A write into a pipe that nobody reads must be an error and not the end of this process, so that a run is cancelled
+	// and cleaned up. Catching the signal, unlike ignoring it, is not inherited by what is started.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	before := args
 	if i := slices.Index(args, "--"); i >= 0 {
 		before = args[:i]

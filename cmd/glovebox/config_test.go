@@ -1,0 +1,211 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"glovebox"
+	"glovebox/policy"
+)
+
+const whole = `# everything there is
+data_dir: /data
+policy:
+  trust: {influenced: process, hostile: microvm}
+  limits:
+    default: {wall: 30s, memory: 1GiB, cpus: 0.5}
+    ceiling:
+      wall: 10m
+      files: 100000
+      view: 4096
+  input_roots: [/srv/in, "/srv/b c"]
+drivers:
+  process:
+    accept: [landlock]
+    cgroup: /glovebox/test
+    uid_pool: "200000:4096"
+    init: /opt/glovebox-init
+`
+
+func TestConfiguration(t *testing.T) {
+	tl := newTool(t)
+	tl.write(t, "g.yaml", whole)
+	if exit, _, errs := tl.run("run", "--config", "g.yaml", "-c", "1"); exit != 0 {
+		t.Fatal(errs)
+	}
+	got := tl.settings
+	if got.lines["policy.limits.ceiling.wall"] != 8 || got.file != "g.yaml" {
+		t.Errorf("file %q, lines %v", got.file, got.lines)
+	}
+	want := policy.Config{
+		TrustRungs: map[glovebox.Trust]glovebox.Isolation{"influenced": "process", "hostile": "microvm"},
+		Available:  []glovebox.Isolation{"process"}, // the fake's
+		Limits: policy.Limits{Default: glovebox.Limits{Wall: 30 * time.Second, Memory: glovebox.GiB, CPUs: 0.5},
+			Ceiling: glovebox.Limits{Wall: 10 * time.Minute, Files: 100000, View: 4096}},
+		InputRoots: []string{"/srv/in", "/srv/b c"},
+	}
+	if diff := cmp.Diff(want, got.policy); diff != "" {
+		t.Error(diff)
+	}
+	p := processSettings{accept: []string{"landlock"}, cgroup: "/glovebox/test", init: "/opt/glovebox-init",
+		uids: uidPool{200000, 4096}}
+	if diff := cmp.Diff(p, got.process, cmp.AllowUnexported(processSettings{}, uidPool{})); diff != "" {
+		t.Error(diff)
+	}
+	if got.dataDir != "/data" {
+		t.Errorf("data_dir %q", got.dataDir)
+	}
+}
+
+// TestBadConfiguration: each is refused with its line, its key and a fix, and nothing runs; CF-05 and CF-07 of the battery.
+func TestBadConfiguration(t *testing.T) {
+	for _, c := range []struct {
+		name, text string
+		exit       int
+		says       []string
+	}{
+		{"top typo", "data_dri: /x\n", 125, []string{"g.yaml:1: data_dri", "did you mean data_dir?"}},
+		{"deep typo", "policy:\n  limits:\n    default: {wal: 3s}\n", 125,
+			[]string{"g.yaml:3: policy.limits.default.wal", "did you mean policy.limits.default.wall?"}},
+		{"trust typo", "policy:\n  trust:\n    hostil: gvisor\n", 125, []string{":3: policy.trust.hostil", "policy.trust.hostile?"}},
+		{"far key", "xyzzy: 1\n", 125, []string{"there is no such key", "data_dir, drivers"}},
+		{"rung typo", "policy:\n  trust:\n    hostile: gviser\n", 125, []string{":3: policy.trust.hostile", "did you mean gvisor?"}},
+		{"lower rung", "policy:\n  trust: {model: gvisor, influenced: process}\n", 125, []string{":2: policy.trust.influenced"}},
+		{"above ceiling", "policy:\n  limits:\n    default: {disk: 2GiB}\n    ceiling: {disk: 1GiB}\n", 125,
+			[]string{":3: policy.limits.default.disk", "1GiB"}},
+		{"bare time", "policy: {limits: {default: {wall: 60}}}\n", 125, []string{"policy.limits.default.wall", "say 60s"}},
+		{"zero", "policy: {limits: {ceiling: {memory: 0}}}\n", 125, []string{"policy.limits.ceiling.memory", "0 is no limit"}},
+		{"negative", "policy: {limits: {ceiling: {processes: -1}}}\n", 125, []string{"policy.limits.ceiling.processes"}},
+		{"not a number", "policy: {limits: {default: {cpus: .nan}}}\n", 125, []string{"policy.limits.default.cpus"}},
+		{"word for size", "policy: {limits: {default: {memory: lots}}}\n", 125, []string{"policy.limits.default.memory"}},
+		{"list for value", "data_dir: [/a]\n", 125, []string{":1: data_dir", "plain value"}},
+		{"value for list", "policy: {input_roots: /srv}\n", 125, []string{"policy.input_roots", "[a, b]"}},
+		{"value for keys", "policy: gvisor\n", 125, []string{":1: policy", "keys are expected"}},
+		{"no value", "data_dir:\n", 125, []string{"data_dir", "plain value"}},
+		{"true", "data_dir: true\n", 125, []string{"data_dir"}},
+		{"twice", "data_dir: /a\ndata_dir: /b\n", 125, []string{"g.yaml:2", "data_dir"}},
+		{"anchor", "data_dir: &a /a\n", 125, []string{"data_dir"}},
+		{"alias", "policy: {input_roots: &r [/a]}\n", 125, []string{"policy.input_roots"}},
+		{"merge", "policy:\n  <<: {input_roots: [/a]}\n", 125, []string{"g.yaml:2"}},
+		{"tag", "data_dir: !!binary L2E=\n", 125, []string{"data_dir"}},
+		{"two documents", "data_dir: /a\n---\ndata_dir: /b\n", 125, []string{"one document"}},
+		{"a list", "- a\n", 125, []string{"keys are expected"}},
+		{"no YAML", "a: [\n", 125, []string{"g.yaml:1", "no YAML"}},
+		{"binary", "\x00\xff\xfe", 125, []string{"g.yaml"}},
+		{"relative data", "data_dir: data\n", 125, []string{"data_dir", "absolute"}},
+		{"tilde", "data_dir: ~/data\n", 125, []string{"data_dir", "absolute"}},
+		{"root tilde", "policy: {input_roots: [~/in]}\n", 125, []string{"policy.input_roots"}},
+		{"root pattern", "policy:\n  input_roots:\n    - /srv/*\n", 125, []string{"g.yaml:2: policy.input_roots"}},
+		{"ids", "drivers: {process: {uid_pool: \"0:10\"}}\n", 125, []string{"drivers.process.uid_pool", "START:COUNT"}},
+		{"ids wrap", "drivers: {process: {uid_pool: \"4294967290:100\"}}\n", 125, []string{"drivers.process.uid_pool"}},
+		{"listen", "listen: [unix:/run/x]\n", 126, []string{":1: listen", "not available in this version"}},
+		{"egress", "policy:\n  egress: {rules: []}\n", 126, []string{":2: policy.egress", "not available"}},
+		{"tenants", "tenants: []\n", 126, []string{"tenants", "not available"}},
+		{"secrets", "secrets: {}\n", 126, []string{"secrets", "not available"}},
+		{"images", "images: {}\n", 126, []string{"images", "not available"}},
+		{"pool", "pool: {}\n", 126, []string{"pool", "not available"}},
+		{"memory budget", "memory_budget: 75%\n", 126, []string{"memory_budget", "not available"}},
+		{"retention", "trace: {retention: 30d}\n", 126, []string{"trace", "not available"}},
+		{"microvm", "drivers: {microvm: {emulated: false}}\n", 126, []string{"drivers.microvm", "not available"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			tl := newTool(t)
+			tl.write(t, "g.yaml", c.text)
+			exit, out, errs := tl.run("run", "--config", "g.yaml", "-c", "stdout ran")
+			if exit != c.exit || out != "" {
+				t.Errorf("exit code %d, want %d; stdout %q", exit, c.exit, out)
+			}
+			for _, s := range append(c.says, "\nwhy: ", "\nfix: ") {
+				if !strings.Contains(errs, s) {
+					t.Errorf("no %q in:\n%s", s, errs)
+				}
+			}
+		})
+	}
+}
+
+func TestEmptyConfigurations(t *testing.T) {
+	for _, text := range []string{"", "\n", "# nothing\n", "---\n"} {
+		tl := newTool(t)
+		tl.write(t, "g.yaml", text)
+		if exit, _, errs := tl.run("run", "--config", "g.yaml", "-c", "1"); exit != 0 {
+			t.Errorf("%q: %s", text, errs)
+		}
+	}
+}
+
+// TestPlacesOfConfiguration: --config, else the user's folder; one that cannot be used is never passed over.
+func TestPlacesOfConfiguration(t *testing.T) {
+	tl := newTool(t)
+	home := tl.env["HOME"]
+	tl.run("run", "-c", "1")
+	if got, want := tl.settings.dataDir, filepath.Join(home, ".local/share/glovebox"); got != want {
+		t.Errorf("data_dir %q, want %q", got, want)
+	}
+	tl.env["XDG_DATA_HOME"] = "/xdg"
+	tl.run("run", "-c", "1")
+	if got := tl.settings.dataDir; got != "/xdg/glovebox" {
+		t.Errorf("data_dir %q", got)
+	}
+	if err := os.MkdirAll(filepath.Join(home, ".config/glovebox"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	users := filepath.Join(home, ".config/glovebox/glovebox.yaml")
+	tl.write(t, users, "data_dir: /users\n")
+	tl.write(t, "mine.yaml", "data_dir: /mine\n")
+	tl.run("run", "-c", "1")
+	if got := tl.settings.dataDir; got != "/users" {
+		t.Errorf("data_dir %q", got)
+	}
+	tl.run("run", "--config", "mine.yaml", "-c", "1")
+	if got := tl.settings.dataDir; got != "/mine" {
+		t.Errorf("data_dir %q", got)
+	}
+	if err := os.Chmod(users, 0o606); err != nil {
+		t.Fatal(err)
+	}
+	if exit, _, errs := tl.run("run", "-c", "1"); exit != 125 || !strings.Contains(errs, "chmod o-w") {
+		t.Error(exit, errs)
+	}
+	os.Remove(users)
+	os.Mkdir(users, 0o700)
+	if exit, _, errs := tl.run("run", "-c", "1"); exit != 125 {
+		t.Error(exit, errs)
+	}
+	if exit, _, errs := tl.run("run", "--config", "absent.yaml", "-c", "1"); exit != 125 || !strings.Contains(errs, "absent.yaml") {
+		t.Error(exit, errs)
+	}
+	delete(tl.env, "HOME")
+	delete(tl.env, "XDG_DATA_HOME")
+	if exit, _, errs := tl.run("run", "-c", "1"); exit != 126 || !strings.Contains(errs, "HOME") {
+		t.Error(exit, errs)
+	}
+	tl.app.uid = 0
+	tl.run("run", "-c", "1")
+	if got := tl.settings.dataDir; got != "/var/lib/glovebox" {
+		t.Errorf("data_dir %q", got)
+	}
+}
+
+// FuzzConfiguration: whatever the file holds, it is understood or refused, with a fix.
+func FuzzConfiguration(f *testing.F) {
+	for _, text := range []string{whole, "", "a: [", "policy: {trust: {hostile: process}}", "? a\n: b", "a: &x\nb: *x", "- - -", "{"} {
+		f.Add([]byte(text))
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		if len(text) > 4096 {
+			return
+		}
+		s := settings{file: "f", lines: map[string]int{}}
+		if err := s.parse(text); err != nil {
+			if e, ok := err.(*glovebox.Error); !ok || e.Fix == "" || e.Public == "" {
+				t.Errorf("%#v", err)
+			}
+		}
+	})
+}

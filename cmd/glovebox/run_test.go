@@ -1,0 +1,264 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"glovebox"
+)
+
+func TestExitCodes(t *testing.T) {
+	for _, c := range []struct {
+		code string
+		want int
+	}{
+		{"exit 0", 0}, {"exit 7", 7}, {"exit 255", 255},
+		{"signal SIGSEGV", 139}, {"signal SIGKILL", 137}, {"signal SIG40", 168},
+		{"status wall_limit", 124}, {"status cpu_limit", 124}, {"status memory_limit", 137},
+		{"status process_limit", 122}, {"status output_limit", 122}, {"status disk_limit", 122},
+		{"status policy", 122}, {"status budget", 122}, {"status canceled", 130}, {"status nonsense", 125},
+		{"fail invalid", 125}, {"fail denied", 126}, {"fail unavailable", 126}, {"fail exhausted", 125},
+		{"fail not_found", 125}, {"fail conflict", 125}, {"fail internal", 125},
+	} {
+		for _, with := range [][]string{nil, {"--json"}} {
+			tl := newTool(t)
+			got, _, _ := tl.run(append([]string{"run", "-c", c.code}, with...)...)
+			if got != c.want {
+				t.Errorf("%s %v: exit code %d, want %d", c.code, with, got, c.want)
+			}
+			if tl.closed != 1 {
+				t.Errorf("%s: closed %d times", c.code, tl.closed)
+			}
+		}
+	}
+}
+
+func TestJSONIsAloneOnStdout(t *testing.T) {
+	tl := newTool(t)
+	for _, c := range []struct {
+		name string
+		args []string
+		key  string
+	}{
+		{"result", []string{"run", "--json", "-c", "stdout hello\nstderr there\nreason it broke\nskip x"}, "id"},
+		{"failure", []string{"run", "--json", "-c", "fail internal"}, "error"},
+		{"refusal", []string{"run", "--json", "--trust", "hostile", "-c", "1"}, "error"},
+		{"unknown flag", []string{"run", "--json", "--wal", "1s"}, "error"},
+		{"before the flag", []string{"run", "--wall", "1", "--json"}, "error"},
+		{"unknown verb", []string{"rnu", "--json"}, "error"},
+		{"not built", []string{"serve", "--json"}, "error"},
+		{"version", []string{"version", "--json"}, "version"},
+		{"doctor", []string{"doctor", "--json"}, "ready"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, out, errs := tl.run(c.args...)
+			var all map[string]any
+			if err := json.Unmarshal([]byte(out), &all); err != nil || strings.Count(out, "\n") != 1 {
+				t.Fatalf("stdout is not one line of JSON: %q: %v", out, err)
+			}
+			if _, ok := all[c.key]; !ok || errs != "" {
+				t.Errorf("no %s in %s, or stderr is not empty: %q", c.key, out, errs)
+			}
+			if shown, ok := all["error"].(map[string]any); ok {
+				for _, k := range []string{"code", "message", "fix"} {
+					if shown[k] == "" || shown[k] == nil {
+						t.Errorf("the error has no %s: %s", k, out)
+					}
+				}
+			}
+		})
+	}
+}
+
+func TestJSONAfterTheDashesIsTheProgram(t *testing.T) {
+	tl := newTool(t)
+	if _, out, _ := tl.run("run", "-c", "stdout plain", "--", "--json"); out != "plain" {
+		t.Errorf("got %q", out)
+	}
+}
+
+func TestStreamsAreExactInPipes(t *testing.T) {
+	tl := newTool(t)
+	exit, out, errs := tl.run("run", "-c", `stdout a\e[31mb\n`+"\n"+`stderr c\e]0;t`)
+	if exit != 0 || out != "a\x1b[31mb\n" || errs != "c\x1b]0;t" {
+		t.Errorf("%d %q %q", exit, out, errs)
+	}
+}
+
+func TestReasonsAndErrors(t *testing.T) {
+	tl := newTool(t)
+	_, out, errs := tl.run("run", "-c", "status wall_limit\nreason too slow\nskip a/link")
+	if out != "" || errs != "glovebox: too slow\nglovebox: not kept: a/link: a link\n" {
+		t.Errorf("%q %q", out, errs)
+	}
+	_, out, errs = tl.run("run", "-c", "fail internal")
+	want := "glovebox run: failed (internal)\nwhy: it failed: multiple Read calls return no data or error\nfix: mend it\n"
+	if out != "" || errs != want {
+		t.Errorf("%q %q", out, errs)
+	}
+}
+
+// TestRequest checks that every flag arrives in the request.
+func TestRequest(t *testing.T) {
+	tl := newTool(t)
+	tl.write(t, "main.mjs", "request")
+	tl.write(t, "data.csv", "x")
+	wd, _ := os.Getwd()
+	exit, _, errs := tl.run("run", "main.mjs", "--trust", "model", "--isolation", "process", "--input", "data.csv",
+		"--input", "data.csv:in/b.csv", "--env", "A=b=c", "--env", "E=", "--wall", "1.5s", "--cpu", "1m", "--cpus", "0.5",
+		"--memory", "1GiB", "--disk", "10MB", "--files", "100", "--open-files", "50", "--processes", "7",
+		"--egress-limit", "1KiB", "--output-limit", "2KiB", "--view-limit", "3KiB", "--image", "host", "--output", "out",
+		"--quiet", "--raw", "--local", "--", "-x", "--json")
+	if exit != 0 {
+		t.Fatal(errs)
+	}
+	want := glovebox.Request{
+		Lang: "node", Code: "request", CodeName: "main.mjs", Args: []string{"-x", "--json"}, Trust: "model",
+		Isolation: "process", Image: "host", Env: map[string]string{"A": "b=c", "E": ""}, Collect: true,
+		Inputs: []glovebox.Input{{Name: "data.csv", Path: filepath.Join(wd, "data.csv")},
+			{Name: "in/b.csv", Path: filepath.Join(wd, "data.csv")}},
+		Limits: glovebox.Limits{Wall: 1500 * time.Millisecond, CPU: time.Minute, CPUs: 0.5, Memory: glovebox.GiB, Disk: 1e7,
+			Files: 100, OpenFiles: 50, Processes: 7, Egress: glovebox.KiB, Output: 2 * glovebox.KiB, View: 3 * glovebox.KiB},
+	}
+	if diff := cmp.Diff(want, tl.request); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestExecTakesEverythingAfterTheProgram(t *testing.T) {
+	tl := newTool(t)
+	for _, args := range [][]string{
+		{"exec", "--wall", "2s", "--", "stdout", "--wall", "-c"}, {"exec", "--wall", "2s", "stdout", "--wall", "-c"},
+	} {
+		if exit, _, errs := tl.run(args...); exit != 0 {
+			t.Fatal(errs)
+		}
+		want := glovebox.Request{Argv: []string{"stdout", "--wall", "-c"}, Limits: glovebox.Limits{Wall: 2 * time.Second}}
+		if diff := cmp.Diff(want, tl.request); diff != "" {
+			t.Error(diff)
+		}
+	}
+}
+
+func TestCodeFromStdin(t *testing.T) {
+	tl := newTool(t)
+	tl.app.in = strings.NewReader("stdout from stdin")
+	if exit, out, errs := tl.run("run", "-"); exit != 0 || out != "from stdin" {
+		t.Error(exit, out, errs)
+	}
+}
+
+func TestStdin(t *testing.T) {
+	tl := newTool(t)
+	tl.write(t, "in.txt", "from a file")
+	tl.app.in = strings.NewReader("the caller's own")
+	for args, want := range map[string]string{"": "", "--stdin in.txt": "from a file", "--stdin -": "the caller's own"} {
+		if _, out, errs := tl.run(append([]string{"run", "-c", "stdin"}, strings.Fields(args)...)...); out != want {
+			t.Errorf("%q: got %q %q, want %q", args, out, errs, want)
+		}
+	}
+	if err := syscall.Mkfifo("fifo", 0o600); err != nil {
+		t.Fatal(err)
+	}
+	go os.WriteFile("fifo", []byte("late"), 0)
+	if _, out, errs := tl.run("run", "-c", "stdin", "--stdin", "fifo"); out != "late" {
+		t.Errorf("%q %q", out, errs)
+	}
+}
+
+func TestOutputFolder(t *testing.T) {
+	tl := newTool(t)
+	exit, _, errs := tl.run("run", "-c", "artifact a/b.txt\nartifact c", "--output", "new/deep")
+	if b, err := os.ReadFile("new/deep/a/b.txt"); exit != 0 || err != nil || string(b) != "content of a/b.txt" {
+		t.Fatalf("%d %q %q %v", exit, errs, b, err)
+	}
+	if exit, _, errs = tl.run("run", "-c", "artifact c", "--output", "new/deep"); exit != 125 || tl.closed != 1 {
+		t.Errorf("a folder that holds files was used, or looked at after the run: %d %q", exit, errs)
+	}
+	tl.write(t, "elsewhere", "untouched")
+	os.Remove("new/deep/c")
+	if err := os.Symlink("../../elsewhere", "new/deep/c"); err != nil {
+		t.Fatal(err)
+	}
+	if exit, _, errs = tl.run("run", "-c", "artifact c", "--output", "new/deep", "--overwrite"); exit != 0 {
+		t.Errorf("%d %q", exit, errs)
+	}
+	if b, _ := os.ReadFile("elsewhere"); string(b) != "untouched" {
+		t.Errorf("written through a link: %q", b)
+	}
+	if b, _ := os.ReadFile("new/deep/c"); string(b) != "content of c" {
+		t.Errorf("not replaced: %q", b)
+	}
+	tl.run("run", "-c", "1", "--trust", "hostile", "--output", "refused")
+	if _, err := os.Stat("refused"); err == nil {
+		t.Error("a refused run left a folder")
+	}
+	if exit, _, errs = tl.run("run", "-c", "artifact broken", "--output", "half"); exit != 125 {
+		t.Errorf("%d %q", exit, errs)
+	}
+}
+
+func TestSignalsCancel(t *testing.T) {
+	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP} {
+		tl := newTool(t)
+		r, w, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		tl.app.out = w
+		go func() {
+			r.Read(make([]byte, 100)) // what it prints before it waits
+			syscall.Kill(os.Getpid(), sig)
+			syscall.Kill(os.Getpid(), sig)
+		}()
+		if exit, _, errs := tl.run("run", "-c", "wait"); exit != 130 || tl.closed != 1 {
+			t.Errorf("%v: exit code %d, closed %d times: %q", sig, exit, tl.closed, errs)
+		}
+	}
+}
+
+func TestNobodyReads(t *testing.T) {
+	tl := newTool(t)
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	tl.app.out = w
+	go func() {
+		r.Read(make([]byte, 100))
+		r.Close()
+	}()
+	exit, _, errs := tl.run("run", "-c", "flood")
+	if exit != 130 || !strings.Contains(errs, "nobody reads standard output") {
+		t.Errorf("%d %q", exit, errs)
+	}
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tl.app.out = full
+	if exit, _, errs := tl.run("run", "-c", "flood"); exit != 125 || !strings.Contains(errs, "no space left") {
+		t.Errorf("%d %q", exit, errs)
+	}
+}
+
+func TestServers(t *testing.T) {
+	tl := newTool(t)
+	if exit, _, errs := tl.run("run", "--server", "http://x", "-c", "1"); exit != 126 || !strings.Contains(errs, "--server is not") {
+		t.Error(exit, errs)
+	}
+	tl.env["GLOVEBOX_SERVER"] = "http://x"
+	if exit, _, errs := tl.run("run", "-c", "1"); exit != 126 || !strings.Contains(errs, "GLOVEBOX_SERVER is not") {
+		t.Error(exit, errs)
+	}
+	if exit, _, errs := tl.run("run", "--local", "-c", "1"); exit != 0 {
+		t.Error(exit, errs)
+	}
+}

@@ -1,0 +1,110 @@
+package main
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"unicode"
+
+	"glovebox"
+)
+
+// inert fails if text holds anything that a terminal acts on or that hides.
+func inert(t *testing.T, text string) {
+	t.Helper()
+	for i, r := range text {
+		if r != '\n' && !unicode.IsPrint(r) {
+			t.Fatalf("%U at byte %d of:\n%q", r, i, text)
+		}
+	}
+}
+
+func TestTraceIsInert(t *testing.T) {
+	tl := newTool(t)
+	tl.records = []glovebox.Record{hostile()}
+	for _, args := range [][]string{{"trace", "ls"}, {"trace", "ls", "--json"}, {"trace", "show", "run_2"},
+		{"trace", "show", "--json", "run_2"}} {
+		exit, out, errs := tl.run(args...)
+		if exit != 0 || errs != "" {
+			t.Fatal(args, exit, errs)
+		}
+		inert(t, out)
+		for l := range strings.Lines(out) {
+			if strings.HasPrefix(l, "fix:") {
+				t.Errorf("%v: text of a program passes for a line of ours: %q", args, l)
+			}
+		}
+	}
+}
+
+func TestTraceJSONKeepsTheText(t *testing.T) {
+	tl := newTool(t)
+	tl.records = []glovebox.Record{hostile()}
+	_, out, _ := tl.run("trace", "show", "--json", "run_2")
+	var got glovebox.Record
+	if err := json.Unmarshal([]byte(out), &got); err != nil || got.Code != hostile().Code {
+		t.Errorf("%v: %q", err, string(got.Code))
+	}
+	_, out, _ = tl.run("trace", "ls", "--json")
+	var all []glovebox.Record
+	if err := json.Unmarshal([]byte(out), &all); err != nil || len(all) != 1 {
+		t.Errorf("%v: %s", err, out)
+	}
+	tl.records = nil
+	if _, out, _ := tl.run("trace", "ls", "--json"); out != "[]\n" {
+		t.Errorf("%q", out)
+	}
+}
+
+func TestTraceRefusals(t *testing.T) {
+	tl := newTool(t)
+	for args, says := range map[string]string{
+		"trace":                       "trace show ID",
+		"trace lst":                   "did you mean `glovebox trace ls`?",
+		"trace verify":                "glovebox trace verify is not available in this version",
+		"trace export --all":          "glovebox trace export is not available in this version",
+		"trace show":                  "takes one id",
+		"trace show a b":              "takes one id",
+		"trace show run_9":            "there is no run",
+		"trace ls x":                  "takes no arguments",
+		"trace ls --limit 0":          "out of range",
+		"trace ls --limit 1001":       "out of range",
+		"trace ls --status wal_limit": "did you mean --status wall_limit?",
+	} {
+		exit, out, errs := tl.run(strings.Fields(args)...)
+		if exit == 0 || out != "" || !strings.Contains(errs, says) {
+			t.Errorf("%s: %d %q %q", args, exit, out, errs)
+		}
+	}
+}
+
+func TestDoctor(t *testing.T) {
+	tl := newTool(t)
+	exit, out, errs := tl.run("doctor")
+	if exit != 0 || errs != "" || !strings.Contains(out, "landlock  ok") || strings.Contains(out, "mend") {
+		t.Errorf("%d %q %q", exit, out, errs)
+	}
+	tl.ready = false
+	exit, out, _ = tl.run("doctor")
+	if exit != 126 || !strings.Contains(out, "MISSING") || !strings.Contains(out, "fix process landlock: mend landlock") {
+		t.Errorf("%d %q", exit, out)
+	}
+}
+
+func TestSignalNumber(t *testing.T) {
+	for name, want := range map[string]int{"SIGHUP": 1, "SIGSEGV": 11, "SIG64": 64, "SIG65": 0, "": 0, "x": 0, "SIG": 0} {
+		if got := signalNumber(name); got != want {
+			t.Errorf("%q: %d, want %d", name, got, want)
+		}
+	}
+}
+
+func BenchmarkVersion(b *testing.B) {
+	for b.Loop() {
+		var out strings.Builder
+		a := &app{out: &out, errs: &out, getenv: func(string) string { return "" }}
+		if a.main([]string{"version"}) != 0 {
+			b.Fatal(out.String())
+		}
+	}
+}
