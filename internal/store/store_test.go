@@ -426,11 +426,12 @@ func TestTurnIsNotWaitedForEndlessly(t *testing.T) {
 	}
 	defer stopped.close()
 	stopped.take()
+	s.turn.most = 100 * time.Millisecond
 	start := time.Now()
 	if err := s.Update(t.Context(), addRecord("r", "note")); err != nil {
 		t.Error(err)
 	}
-	if took := time.Since(start); took < turnWait || took > turnWait+busyMS*time.Millisecond/2 {
+	if took := time.Since(start); took < s.turn.most || took > turnWait {
 		t.Errorf("it waited %v", took)
 	}
 }

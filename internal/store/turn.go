@@ -15,7 +15,10 @@ import (
 // while who has just written comes again at once, so that under load some never get through. It is for fairness only; what
 // keeps the database whole is SQLite's own lock. Whoever has waited turnWait goes without, since a process that is stopped
 // while it waits must not stop all the others.
-type turn struct{ file *os.File }
+type turn struct {
+	file *os.File
+	most time.Duration // to wait
+}
 
 const (
 	turnName  = "glovebox.turn"
@@ -28,12 +31,12 @@ const (
 
 func openTurn(dir string) (turn, error) {
 	f, err := os.OpenFile(filepath.Join(dir, turnName), os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW|syscall.O_CLOEXEC, 0o600)
-	return turn{f}, err
+	return turn{f, turnWait}, err
 }
 
-// take waits for the turn, at most turnWait; leave ends it.
+// take waits for the turn, for a while at most; leave ends it.
 func (t turn) take() (leave func()) {
-	deadline := time.Now().Add(turnWait)
+	deadline := time.Now().Add(t.most)
 	if !t.wait(queueByte, deadline) {
 		return func() {}
 	}
