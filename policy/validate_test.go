@@ -7,16 +7,31 @@ import (
 	"glovebox"
 )
 
+// refusal is a request that must be refused.
+type refusal struct {
+	name string
+	req  glovebox.Request
+	code glovebox.Code
+	says string // in the reason or the fix
+}
+
+func (c refusal) check(t *testing.T) {
+	t.Run(c.name, func(t *testing.T) {
+		p := basic(t)
+		d := p.Decide(owner, c.req)
+		wellFormed(t, p, c.req, d)
+		if d.Allow || d.Code != c.code || !strings.Contains(d.Reason+"\n"+d.Fix, c.says) {
+			t.Errorf("got %+v, want %s saying %q", d, c.code, c.says)
+		}
+		if len(d.Reason)+len(d.Fix) > 1000 {
+			t.Errorf("a message of %d bytes", len(d.Reason)+len(d.Fix))
+		}
+	})
+}
+
 func TestRefusedRequests(t *testing.T) {
-	p := basic(t)
 	code := func(r glovebox.Request) glovebox.Request { r.Code = "1"; return r }
-	inputs := func(in ...glovebox.Input) glovebox.Request { return glovebox.Request{Code: "1", Inputs: in} }
-	for _, c := range []struct {
-		name string
-		req  glovebox.Request
-		code glovebox.Code
-		says string // in the reason or the fix
-	}{
+	for _, c := range []refusal{
 		{"nothing", glovebox.Request{}, "invalid", "code and argv are both empty"},
 		{"both", glovebox.Request{Code: "1", Argv: []string{"ls"}}, "invalid", "both set"},
 		{"lang with argv", glovebox.Request{Lang: "python", Argv: []string{"ls"}}, "invalid", "lang"},
@@ -55,6 +70,14 @@ func TestRefusedRequests(t *testing.T) {
 		{"session", code(glovebox.Request{Session: "s"}), "unavailable", "--session is not available"},
 		{"interpreter", code(glovebox.Request{Interpreter: true}), "unavailable", "--interpreter is not available"},
 		{"detach", code(glovebox.Request{Detach: true}), "unavailable", "--detach is not available"},
+	} {
+		c.check(t)
+	}
+}
+
+func TestRefusedInputs(t *testing.T) {
+	inputs := func(in ...glovebox.Input) glovebox.Request { return glovebox.Request{Code: "1", Inputs: in} }
+	for _, c := range []refusal{
 		{"input by run", inputs(glovebox.Input{Name: "a", Run: "run_1", Artifact: "b"}), "unavailable", "run and artifact"},
 		{"input run only", inputs(glovebox.Input{Name: "a", Run: "run_1"}), "invalid", "only one"},
 		{"input name empty", inputs(glovebox.Input{Content: "x"}), "invalid", "empty"},
@@ -73,16 +96,7 @@ func TestRefusedRequests(t *testing.T) {
 		{"input base64", inputs(glovebox.Input{Name: "a", ContentBase64: "!"}), "invalid", "base64"},
 		{"input path NUL", inputs(glovebox.Input{Name: "a", Path: "/a\x00"}), "invalid", "NUL"},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			d := p.Decide(owner, c.req)
-			wellFormed(t, p, c.req, d)
-			if d.Allow || d.Code != c.code || !strings.Contains(d.Reason+"\n"+d.Fix, c.says) {
-				t.Errorf("got %+v, want %s saying %q", d, c.code, c.says)
-			}
-			if len(d.Reason)+len(d.Fix) > 1000 {
-				t.Errorf("a message of %d bytes", len(d.Reason)+len(d.Fix))
-			}
-		})
+		c.check(t)
 	}
 }
 

@@ -159,7 +159,9 @@ func (s *settings) place(key string) string {
 // schema is what a glovebox.yaml may hold: what each key sets, or that it is known and not built.
 func (s *settings) schema() *key {
 	trust := &key{keys: map[string]*key{}}
-	for _, t := range []glovebox.Trust{glovebox.TrustTrusted, glovebox.TrustModel, glovebox.TrustInfluenced, glovebox.TrustHostile} {
+	for _, t := range []glovebox.Trust{
+		glovebox.TrustTrusted, glovebox.TrustModel, glovebox.TrustInfluenced, glovebox.TrustHostile,
+	} {
 		trust.keys[string(t)] = scalar(func(v string) error {
 			if s.policy.TrustRungs == nil {
 				s.policy.TrustRungs = map[glovebox.Trust]glovebox.Isolation{}

@@ -72,9 +72,11 @@ func TestBadConfiguration(t *testing.T) {
 		{"top typo", "data_dri: /x\n", 125, []string{"g.yaml:1: data_dri", "did you mean data_dir?"}},
 		{"deep typo", "policy:\n  limits:\n    default: {wal: 3s}\n", 125,
 			[]string{"g.yaml:3: policy.limits.default.wal", "did you mean policy.limits.default.wall?"}},
-		{"trust typo", "policy:\n  trust:\n    hostil: gvisor\n", 125, []string{":3: policy.trust.hostil", "policy.trust.hostile?"}},
+		{"trust typo", "policy:\n  trust:\n    hostil: gvisor\n", 125,
+			[]string{":3: policy.trust.hostil", "policy.trust.hostile?"}},
 		{"far key", "xyzzy: 1\n", 125, []string{"there is no such key", "data_dir, drivers"}},
-		{"rung typo", "policy:\n  trust:\n    hostile: gviser\n", 125, []string{":3: policy.trust.hostile", "did you mean gvisor?"}},
+		{"rung typo", "policy:\n  trust:\n    hostile: gviser\n", 125,
+			[]string{":3: policy.trust.hostile", "did you mean gvisor?"}},
 		{"lower rung", "policy:\n  trust: {model: gvisor, influenced: process}\n", 125, []string{":2: policy.trust.influenced"}},
 		{"above ceiling", "policy:\n  limits:\n    default: {disk: 2GiB}\n    ceiling: {disk: 1GiB}\n", 125,
 			[]string{":3: policy.limits.default.disk", "1GiB"}},
@@ -177,7 +179,8 @@ func TestPlacesOfConfiguration(t *testing.T) {
 	if exit, _, errs := tl.run("run", "-c", "1"); exit != 125 {
 		t.Error(exit, errs)
 	}
-	if exit, _, errs := tl.run("run", "--config", "absent.yaml", "-c", "1"); exit != 125 || !strings.Contains(errs, "absent.yaml") {
+	exit, _, errs := tl.run("run", "--config", "absent.yaml", "-c", "1")
+	if exit != 125 || !strings.Contains(errs, "absent.yaml") {
 		t.Error(exit, errs)
 	}
 	delete(tl.env, "HOME")
@@ -194,7 +197,9 @@ func TestPlacesOfConfiguration(t *testing.T) {
 
 // FuzzConfiguration: whatever the file holds, it is understood or refused, with a fix.
 func FuzzConfiguration(f *testing.F) {
-	for _, text := range []string{whole, "", "a: [", "policy: {trust: {hostile: process}}", "? a\n: b", "a: &x\nb: *x", "- - -", "{"} {
+	for _, text := range []string{
+		whole, "", "a: [", "policy: {trust: {hostile: process}}", "? a\n: b", "a: &x\nb: *x", "- - -", "{",
+	} {
 		f.Add([]byte(text))
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {

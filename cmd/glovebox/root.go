@@ -36,7 +36,9 @@ func (a *app) root() *cobra.Command {
 	f.StringVar(&a.server, "server", "", "use the server at `URL` (not available in this version)")
 	f.BoolVar(&a.local, "local", false, "never use a server")
 	root.AddCommand(a.runCommand(), a.execCommand(), a.traceCommand(), a.doctorCommand(), a.versionCommand())
-	for _, name := range []string{"serve", "mcp", "session", "image", "policy", "token", "secret", "budget", "attack", "bench"} {
+	for _, name := range []string{
+		"serve", "mcp", "session", "image", "policy", "token", "secret", "budget", "attack", "bench",
+	} {
 		root.AddCommand(missingCommand(name))
 	}
 	return root

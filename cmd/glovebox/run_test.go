@@ -251,7 +251,8 @@ func TestNobodyReads(t *testing.T) {
 
 func TestServers(t *testing.T) {
 	tl := newTool(t)
-	if exit, _, errs := tl.run("run", "--server", "http://x", "-c", "1"); exit != 126 || !strings.Contains(errs, "--server is not") {
+	exit, _, errs := tl.run("run", "--server", "http://x", "-c", "1")
+	if exit != 126 || !strings.Contains(errs, "--server is not") {
 		t.Error(exit, errs)
 	}
 	tl.env["GLOVEBOX_SERVER"] = "http://x"

@@ -70,9 +70,11 @@ func (a *app) traceList() *cobra.Command {
 
 // statusFlag reads the name of a status.
 func statusFlag(word string) (glovebox.Status, error) {
-	known := []glovebox.Status{glovebox.StatusExited, glovebox.StatusSignaled, glovebox.StatusWallLimit, glovebox.StatusCPULimit,
+	known := []glovebox.Status{
+		glovebox.StatusExited, glovebox.StatusSignaled, glovebox.StatusWallLimit, glovebox.StatusCPULimit,
 		glovebox.StatusMemoryLimit, glovebox.StatusProcessLimit, glovebox.StatusOutputLimit, glovebox.StatusDiskLimit,
-		glovebox.StatusPolicy, glovebox.StatusBudget, glovebox.StatusCanceled}
+		glovebox.StatusPolicy, glovebox.StatusBudget, glovebox.StatusCanceled,
+	}
 	words := make([]string, len(known))
 	for i, k := range known {
 		if words[i] = string(k); words[i] == word {
