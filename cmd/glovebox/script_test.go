@@ -13,6 +13,7 @@ import (
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){
 		"glovebox": main,
+		"box":      box,
 		"fakebox": func() {
 			f := &fakeService{ready: true}
 			a := &app{in: os.Stdin, out: os.Stdout, errs: os.Stderr, getenv: os.Getenv, uid: 1000, open: f.open}
