@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"runtime"
@@ -21,8 +22,11 @@ func (e *Engine) Doctor(ctx context.Context) (*glovebox.Report, error) {
 		return nil, err
 	}
 	defer leave()
-	r := &glovebox.Report{Machine: machine(), User: fmt.Sprintf("uid %d", os.Getuid()),
-		Images: []glovebox.Image{e.cfg.Image.Report()}}
+	r := &glovebox.Report{Machine: machine(), User: fmt.Sprintf("uid %d", os.Getuid())}
+	image, imageErr := e.image()
+	if imageErr == nil {
+		r.Images = []glovebox.Image{image.Report()}
+	}
 	for _, rung := range []glovebox.Isolation{glovebox.IsolationProcess, glovebox.IsolationGVisor, glovebox.IsolationMicroVM,
 		glovebox.IsolationRemote} {
 		if d, ok := e.drivers[rung]; ok {
@@ -34,11 +38,24 @@ func (e *Engine) Doctor(ctx context.Context) (*glovebox.Report, error) {
 	}
 	owner := glovebox.Principal{Tenant: "local", Name: "doctor", Owner: true}
 	d := e.policy.Decide(owner, glovebox.Request{Code: "pass"})
-	_, failed := e.record()
-	r.Ready = d.Allow && failed == nil && !slices.ContainsFunc(r.Controls, func(c glovebox.Control) bool {
+	_, recordErr := e.record()
+	r.Controls = append(r.Controls, part(d.Grant.Isolation, "image", imageErr), part(d.Grant.Isolation, "data_dir", recordErr))
+	r.Ready = d.Allow && !slices.ContainsFunc(r.Controls, func(c glovebox.Control) bool {
 		return c.Isolation == d.Grant.Isolation && c.Required && !c.Available
 	})
 	return r, nil
+}
+
+// part is a control that is there unless err says why not.
+func part(rung glovebox.Isolation, name string, err error) glovebox.Control {
+	c := glovebox.Control{Isolation: rung, Name: name, Available: err == nil, Required: true, Detail: "usable"}
+	var e *glovebox.Error
+	if errors.As(err, &e) {
+		c.Detail, c.Fix = e.Public, e.Fix
+	} else if err != nil {
+		c.Detail, c.Fix = "it failed inside Glovebox", "the engine's log names the cause"
+	}
+	return c
 }
 
 func machine() string {

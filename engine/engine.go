@@ -53,6 +53,7 @@ type Engine struct {
 	cfg     Config
 	policy  *policy.Policy
 	drivers map[glovebox.Isolation]driver.Driver
+	image   func() (Image, error)
 	runs    string // the folder of the folders of live runs
 
 	opened chan struct{} // closed when store, trace and failed are set
@@ -80,12 +81,6 @@ func New(cfg Config) (*Engine, error) {
 	switch {
 	case cfg.DataDir == "":
 		return nil, errors.New("new engine: DataDir is empty")
-	case cfg.Image == nil:
-		host, err := image.Host(image.Config{})
-		if err != nil {
-			return nil, err
-		}
-		cfg.Image = host
 	}
 	dir, err := filepath.Abs(cfg.DataDir)
 	if err != nil {
@@ -103,6 +98,12 @@ func New(cfg Config) (*Engine, error) {
 	}
 	e := &Engine{cfg: cfg, drivers: map[glovebox.Isolation]driver.Driver{}, runs: filepath.Join(dir, "runs"),
 		opened: make(chan struct{}), teardown: make(chan struct{}, maxTeardown)}
+	e.image = sync.OnceValues(func() (Image, error) {
+		if cfg.Image != nil {
+			return cfg.Image, nil
+		}
+		return image.Host(image.Config{})
+	})
 	cfg.Policy.Available = nil
 	for _, d := range cfg.Drivers {
 		if _, twice := e.drivers[d.Isolation()]; twice {
@@ -116,6 +117,7 @@ func New(cfg Config) (*Engine, error) {
 	}
 	e.life, e.leaving = context.WithCancelCause(context.Background())
 	e.busy.Go(e.open)
+	e.busy.Go(func() { _, _ = e.image() }) // so that it is known by the time a run asks, which is told what is wrong
 	return e, nil
 }
 

@@ -22,7 +22,7 @@ func (r *run) result(ctx context.Context, f facts, v verdict, out output.Capture
 		ExitCode: v.code, Signal: v.signal, Reason: v.reason, LimitsHit: v.hit,
 		Stdout: out.Stdout.View, Stderr: out.Stderr.View, StdoutBytes: out.Stdout.Bytes, StderrBytes: out.Stderr.Bytes,
 		StdoutTruncated: out.Stdout.Truncated, StderrTruncated: out.Stderr.Truncated, Untrusted: true, Flags: out.Flags,
-		Isolation: grant.Isolation, Posture: glovebox.Posture{}, Trust: grant.Trust, Rule: r.decision.Rule, Image: r.image,
+		Isolation: grant.Isolation, Posture: glovebox.Posture{}, Trust: grant.Trust, Rule: r.decision.Rule, Image: r.imageName(),
 		Start: "cold", ServedBy: r.cfg.ServedBy, Limits: grant.Limits,
 		Artifacts: []glovebox.Artifact{}, Skipped: []glovebox.Skipped{}, Egress: []glovebox.EgressFlow{},
 	}
@@ -37,7 +37,7 @@ func (r *run) result(ctx context.Context, f facts, v verdict, out output.Capture
 	u.StartMS = new(r.proc.Released().Sub(r.begun).Milliseconds())
 	res.Usage = u
 	if res.Reason == "" {
-		res.Reason = hint(r.req, v, out.Stderr.View, r.cfg.Image)
+		res.Reason = hint(r.req, v, out.Stderr.View, r.image)
 	}
 	if outErr != nil {
 		r.cfg.Log.Error("keep output", "id", r.id, "err", outErr)

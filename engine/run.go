@@ -30,7 +30,7 @@ type run struct {
 	sink     glovebox.Sink
 	begun    time.Time
 	decision glovebox.Decision
-	image    string // identity
+	image    Image
 	command  driver.Command
 	inputs   []glovebox.InputRecord
 	trace    *trace.Trace
@@ -117,9 +117,11 @@ func (r *run) admit() error {
 	if d := r.decision; !d.Allow {
 		return &glovebox.Error{Code: d.Code, Op: "decide", Public: d.Reason, Fix: d.Fix}
 	}
-	r.image = r.cfg.Image.Identity()
 	var err error
-	r.command, err = command(r.req, r.cfg.Image)
+	if r.image, err = r.Engine.image(); err != nil {
+		return err
+	}
+	r.command, err = command(r.req, r.image)
 	return err
 }
 
@@ -191,7 +193,7 @@ func (r *run) start(ctx context.Context) (recorded bool, err error) {
 
 func (r *run) makeBox(ctx context.Context) error {
 	d := r.drivers[r.decision.Grant.Isolation]
-	spec := driver.Spec{ID: r.id, Limits: r.decision.Grant.Limits, Root: r.cfg.Image.Root()}
+	spec := driver.Spec{ID: r.id, Limits: r.decision.Grant.Limits, Root: r.image.Root()}
 	if len(r.req.Inputs) > 0 { // then the folder was made before; else it may be in the making
 		spec.Inputs = filepath.Join(r.folder.path, "inputs")
 	}
@@ -223,10 +225,18 @@ func (r *run) recordStart(ctx context.Context) error {
 	return r.needFolder()
 }
 
+// imageName is empty for a request that was refused before its image was looked at.
+func (r *run) imageName() string {
+	if r.image == nil {
+		return ""
+	}
+	return r.image.Identity()
+}
+
 func (r *run) startRecord() trace.Start {
 	return trace.Start{ID: r.id, Principal: r.who, Lang: language(r.req), Argv: r.req.Argv, Args: r.req.Args,
 		Code: []byte(r.req.Code), EnvNames: slices.Sorted(maps.Keys(r.req.Env)), Inputs: r.inputs, Decision: r.decision,
-		Image: r.image}
+		Image: r.imageName()}
 }
 
 // watch supervises the program to the end of its tree.

@@ -7,7 +7,6 @@ import (
 	"glovebox/driver"
 	"glovebox/driver/process"
 	"glovebox/engine"
-	"glovebox/internal/image"
 )
 
 // open makes the local engine that s describes.
@@ -22,11 +21,7 @@ func open(s settings) (glovebox.Service, error) {
 	if err != nil {
 		return nil, glovebox.Internal("make the process driver", err)
 	}
-	host, err := image.Host(image.Config{})
-	if err != nil {
-		return nil, glovebox.Internal("look at the host image", err)
-	}
-	e, err := engine.New(engine.Config{DataDir: s.dataDir, Policy: s.policy, Drivers: []driver.Driver{d}, Image: host})
+	e, err := engine.New(engine.Config{DataDir: s.dataDir, Policy: s.policy, Drivers: []driver.Driver{d}})
 	if err != nil {
 		return nil, glovebox.Internal("make the engine", s.located(err))
 	}

@@ -120,7 +120,7 @@ func openInputs(folder string) (attached, error) {
 		return attached{}, err
 	}
 	fd, err := newFS("overlay", sealed, "lowerdir="+path.Base(folder)+":/tmp")
-	if err := errors.Join(err, unix.Chdir("/"), unix.Unmount("/tmp", unix.MNT_DETACH)); err != nil {
+	if err := errors.Join(err, unix.Chdir("/")); err != nil {
 		return attached{}, err
 	}
 	return attached{fd: fd, target: "/inputs", folder: true}, nil
@@ -298,6 +298,13 @@ func (s *sandbox) link(l wire.Link) error {
 	return unix.Symlinkat(l.Target, dir, path.Base(l.Path))
 }
 
+// scaffold attaches a mount that only serves to build the root: the kernel copies only from what is attached. It covers a folder
+// of the host that is not used any more, and goes when the host's root does. (Taking each off by itself would wait for every
+// CPU each time.)
+func scaffold(fd int, host string) error {
+	return unix.MoveMount(fd, "", unix.AT_FDCWD, host, unix.MOVE_MOUNT_F_EMPTY_PATH)
+}
+
 // attach puts a fresh detached mount at a path of the root and keeps it open.
 func (s *sandbox) attach(fd int, p string) error {
 	if err := s.folder(p); err != nil {
@@ -341,7 +348,7 @@ func (s *sandbox) makeData(files []*os.File) error {
 	if err != nil {
 		return step("make workspace", err)
 	}
-	if err := s.attach(s.data, "/data"); err != nil {
+	if err := scaffold(s.data, "/dev"); err != nil {
 		return step("attach workspace", err)
 	}
 	for name, at := range map[string]string{
@@ -408,11 +415,6 @@ func (s *sandbox) enter() error {
 	}
 	if err := unix.Unmount(".", unix.MNT_DETACH); err != nil {
 		return step("leave the host's root", err)
-	}
-	for _, scaffold := range []string{"/data", "/empty"} {
-		if err := errors.Join(unix.Unmount(scaffold, unix.MNT_DETACH), unix.Rmdir(scaffold)); err != nil {
-			return step("detach "+scaffold, err)
-		}
 	}
 	if err := setAttr(s.root, unix.MOUNT_ATTR_RDONLY, 0); err != nil {
 		return step("seal root", err)

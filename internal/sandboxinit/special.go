@@ -2,6 +2,7 @@ package sandboxinit
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"unsafe"
 
@@ -18,7 +19,7 @@ var (
 	}
 	hiddenFolders = []string{"acpi", "asound", "bus", "driver", "dynamic_debug", "fs", "irq", "mpt", "pressure", "scsi", "tty"}
 	// A boot id tells one machine, and one boot of it, from another (random(4)).
-	hiddenSys = []string{"kernel/random/boot_id"}
+	hiddenSys = []string{"sys/kernel/random/boot_id"}
 )
 
 // makeProc mounts a fresh /proc, hides what is not the program's business and seals the rest.
@@ -39,29 +40,29 @@ func (s *sandbox) makeProc() error {
 		return step("make empty folder", err)
 	}
 	defer unix.Close(empty)
-	if err := s.attach(empty, "/empty"); err != nil {
+	if err := scaffold(empty, "/usr"); err != nil {
 		return step("make empty folder", err)
 	}
+	null, err := s.inRoot("/dev/null", unix.O_PATH, 0)
+	if err != nil {
+		return step("find null device", err)
+	}
+	defer unix.Close(null)
 	for _, name := range hiddenFolders {
-		if err := s.cover("/empty", "/proc/"+name); err != nil {
+		if err := s.cover(empty, "/proc/"+name); err != nil {
 			return step("hide /proc/"+name, err)
 		}
 	}
-	for _, name := range hiddenFiles {
-		if err := s.cover("/dev/null", "/proc/"+name); err != nil {
+	for _, name := range slices.Concat(hiddenFiles, hiddenSys) {
+		if err := s.cover(null, "/proc/"+name); err != nil {
 			return step("hide /proc/"+name, err)
-		}
-	}
-	for _, name := range hiddenSys {
-		if err := s.cover("/dev/null", "/proc/sys/"+name); err != nil {
-			return step("hide /proc/sys/"+name, err)
 		}
 	}
 	return nil
 }
 
-// cover puts one path of the root over another; a target that the kernel does not have needs no cover.
-func (s *sandbox) cover(with, target string) error {
+// cover puts what an attached mount shows over a path of the root; a target that the kernel does not have needs no cover.
+func (s *sandbox) cover(with int, target string) error {
 	at, err := s.inRoot(target, unix.O_PATH|unix.O_NOFOLLOW, 0)
 	if errors.Is(err, unix.ENOENT) {
 		return nil
@@ -70,7 +71,7 @@ func (s *sandbox) cover(with, target string) error {
 		return err
 	}
 	defer unix.Close(at)
-	fd, err := unix.OpenTree(s.root, "."+with, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+	fd, err := unix.OpenTree(with, "", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH)
 	if err != nil {
 		return err
 	}
