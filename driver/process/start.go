@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -99,13 +98,11 @@ func (s *sandbox) spawn(undo *cleanup.Stack) error {
 		return fmt.Errorf("open null device: %w", err)
 	}
 	defer null.Close()
-	sys := &syscall.SysProcAttr{Cloneflags: namespaces, AmbientCaps: initCapabilities, Setsid: true}
-	if cradle := s.group.Cradle(); cradle != nil {
-		sys.UseCgroupFD, sys.CgroupFD = true, int(cradle.Fd())
+	cradle := -1
+	if f := s.group.Cradle(); f != nil {
+		cradle = fdOf(f)
 	}
-	process, err := os.StartProcess(s.driver.cfg.Init, []string{"glovebox-init"}, &os.ProcAttr{
-		Dir: "/", Env: []string{}, Files: []*os.File{null, null, null, far}, Sys: sys,
-	})
+	process, err := spawnInit(s.driver.cfg.Init, null, far, cradle)
 	if err != nil {
 		return explainSpawn(err)
 	}

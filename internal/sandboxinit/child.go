@@ -7,21 +7,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"glovebox/internal/rawfork"
 	"glovebox/internal/sandboxinit/wire"
 )
-
-// A fork of a Go process may run no Go that allocates, locks or grows a stack, so everything the child needs is laid out
-// before, and the child makes raw system calls only, in functions that do not check the stack (the runtime ends a child
-// that does). These three are what package syscall itself puts around its fork.
-//
-//go:linkname beforeFork syscall.runtime_BeforeFork
-func beforeFork()
-
-//go:linkname afterFork syscall.runtime_AfterFork
-func afterFork()
-
-//go:linkname afterForkInChild syscall.runtime_AfterForkInChild
-func afterForkInChild()
 
 // childStep is where a child died, reported through a pipe that closes by itself when the program is executed.
 type childStep int32
@@ -62,11 +50,6 @@ type childError struct {
 	errno int32
 }
 
-// cloneArgs is struct clone_args of clone3(2).
-type cloneArgs struct {
-	flags, pidFD, childTID, parentTID, exitSignal, stack, stackSize, tls, setTID, setTIDSize, cgroup uint64
-}
-
 // child is everything a child needs, as the kernel wants it.
 type child struct {
 	candidates []*byte // full paths to try, in order
@@ -85,7 +68,7 @@ type child struct {
 	gate       int // read end, close on exec: a byte lets the child execute the program
 	lastCap    uintptr
 
-	clone     cloneArgs
+	clone     rawfork.CloneArgs
 	zero      [2]byte // "0", what a control group file takes for "whoever writes"
 	oom       [4]byte
 	sigaction [32]byte // SIG_DFL with no flags: struct sigaction is 32 bytes on 64-bit Linux
@@ -119,9 +102,9 @@ func (c *child) start() (*started, error) {
 	c.capHeader = unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	c.lastCap = unix.CAP_LAST_CAP
 
-	c.clone = cloneArgs{exitSignal: uint64(syscall.SIGCHLD)}
+	c.clone = rawfork.CloneArgs{ExitSignal: uint64(syscall.SIGCHLD)}
 	if c.bornIn >= 0 {
-		c.clone.flags, c.clone.cgroup = unix.CLONE_INTO_CGROUP, uint64(c.bornIn)
+		c.clone.Flags, c.clone.Cgroup = unix.CLONE_INTO_CGROUP, uint64(c.bornIn)
 	}
 
 	runtime.LockOSThread()
@@ -187,18 +170,18 @@ func (w *started) release() (unix.Errno, error) {
 //go:norace
 //go:nosplit
 func (c *child) fork() (int, syscall.Errno) {
-	beforeFork()
+	rawfork.Before()
 	pid, _, errno := syscall.RawSyscall(unix.SYS_CLONE3, uintptr(unsafe.Pointer(&c.clone)), unsafe.Sizeof(c.clone), 0)
 	if errno != 0 || pid != 0 {
-		afterFork()
+		rawfork.After()
 		return int(pid), errno
 	}
-	afterForkInChild()
+	rawfork.AfterInChild()
 	c.run()
 	return 0, 0
 }
 
-// run is the child. It never returns.
+// run is the child (see package rawfork for what it may do). It never returns.
 //
 //go:norace
 //go:nosplit

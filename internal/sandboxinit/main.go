@@ -20,9 +20,6 @@ import (
 	"glovebox/internal/sandboxinit/wire"
 )
 
-// ControlFD is the descriptor on which init finds its control socket.
-const ControlFD = 3
-
 // stepError is a failure that knows which step it is.
 type stepError struct {
 	step string
@@ -60,13 +57,13 @@ func Main() int {
 	// A collection during the few milliseconds of set-up costs more than the memory it saves.
 	debug.SetGCPercent(-1)
 	debug.SetMemoryLimit(64 << 20)
-	if err := unix.SetNonblock(ControlFD, true); err != nil {
+	if err := unix.SetNonblock(wire.ControlFD, true); err != nil {
 		fmt.Fprintln(os.Stderr, "glovebox-init is started by glovebox, not by hand")
 		return 125
 	}
-	unix.CloseOnExec(ControlFD)
+	unix.CloseOnExec(wire.ControlFD)
 	s := &sandbox{
-		conn:     wire.NewConn(os.NewFile(ControlFD, "control")),
+		conn:     wire.NewConn(os.NewFile(wire.ControlFD, "control")),
 		landlock: -1,
 		leaders:  make(chan leader, 1),
 	}

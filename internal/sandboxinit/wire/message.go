@@ -116,5 +116,8 @@ type Failed struct {
 	Detail string
 }
 
+// ControlFD is the descriptor on which init finds its control socket.
+const ControlFD = 3
+
 // ProgramID is the uid and gid of the program inside.
 const ProgramID = 1000

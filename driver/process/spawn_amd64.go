@@ -1,0 +1,137 @@
+package process
+
+import (
+	"os"
+	"runtime"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"glovebox/internal/rawfork"
+	"glovebox/internal/sandboxinit/wire"
+)
+
+// newborn is everything that init's first moments need, as the kernel wants it. It is shared with the child until the child
+// executes init, which is how the child reports an error.
+type newborn struct {
+	path, dir *byte
+	argv, env [2]*byte
+	null, far uintptr // above the standard descriptors
+	clone     rawfork.CloneArgs
+	header    unix.CapUserHeader
+	caps      [2]unix.CapUserData
+	errno     syscall.Errno
+}
+
+// spawnInit starts init in fresh namespaces, born in the control group that cradle is open on (-1 for none), with far as its
+// control socket and nothing else of ours. The large process that this is part of is not copied for it: package os would copy
+// the page tables as soon as a user namespace is asked for, which costs milliseconds and every page of ours a fault later.
+func spawnInit(path string, null, far *os.File, cradle int) (*os.Process, error) {
+	name, err := unix.BytePtrFromString(path)
+	if err != nil {
+		return nil, err
+	}
+	n := &newborn{
+		path: name, dir: unsafe.StringData("/\x00"), argv: [2]*byte{unsafe.StringData("glovebox-init\x00")},
+		clone: rawfork.CloneArgs{
+			Flags: namespaces | unix.CLONE_VFORK | unix.CLONE_VM, ExitSignal: uint64(syscall.SIGCHLD),
+		},
+		header: unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3},
+	}
+	if cradle >= 0 {
+		n.clone.Flags, n.clone.Cgroup = n.clone.Flags|unix.CLONE_INTO_CGROUP, uint64(cradle)
+	}
+	for _, c := range initCapabilities {
+		bit := uint32(1) << (c % 32)
+		n.caps[c/32].Effective |= bit
+		n.caps[c/32].Permitted |= bit
+		n.caps[c/32].Inheritable |= bit
+	}
+	// Out of the way of the numbers that they get.
+	for _, d := range []struct {
+		to   *uintptr
+		from *os.File
+	}{{&n.null, null}, {&n.far, far}} {
+		fd, err := unix.FcntlInt(d.from.Fd(), unix.F_DUPFD_CLOEXEC, 16)
+		if err != nil {
+			return nil, os.NewSyscallError("fcntl", err)
+		}
+		defer unix.Close(fd)
+		*d.to = uintptr(fd)
+	}
+	runtime.LockOSThread()
+	syscall.ForkLock.Lock()
+	pid, errno := n.fork()
+	syscall.ForkLock.Unlock()
+	runtime.UnlockOSThread()
+	if errno != 0 {
+		return nil, os.NewSyscallError("clone3", errno)
+	}
+	if n.errno != 0 {
+		// A child that could not become init has ended.
+		var status syscall.WaitStatus
+		for {
+			if _, err := syscall.Wait4(pid, &status, 0, nil); err != syscall.EINTR {
+				break
+			}
+		}
+		return nil, os.NewSyscallError("execve", n.errno)
+	}
+	return os.FindProcess(pid)
+}
+
+//go:norace
+//go:nosplit
+//go:noinline
+func (n *newborn) fork() (int, syscall.Errno) {
+	rawfork.Before()
+	pid, errno := rawfork.Vfork(&n.clone, unsafe.Sizeof(n.clone))
+	if errno != 0 || pid != 0 {
+		rawfork.After()
+		return int(pid), errno
+	}
+	rawfork.AfterInChild()
+	n.errno = n.become()
+	for {
+		syscall.RawSyscall(syscall.SYS_EXIT_GROUP, 127, 0, 0)
+	}
+}
+
+// become turns the child into init. It returns only if it could not.
+//
+//go:norace
+//go:nosplit
+func (n *newborn) become() syscall.Errno {
+	if _, _, e := syscall.RawSyscall(syscall.SYS_SETSID, 0, 0, 0); e != 0 {
+		return e
+	}
+	// Init keeps these over the execve although no id is mapped yet; the new user namespace gave it all.
+	if _, _, e := syscall.RawSyscall(syscall.SYS_CAPSET, uintptr(unsafe.Pointer(&n.header)), uintptr(unsafe.Pointer(&n.caps)), 0); e != 0 {
+		return e
+	}
+	for c := uintptr(0); c <= unix.CAP_LAST_CAP; c++ {
+		if n.caps[c/32].Inheritable>>(c%32)&1 == 0 {
+			continue
+		}
+		if _, _, e := syscall.RawSyscall6(syscall.SYS_PRCTL, unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_RAISE, c, 0, 0, 0); e != 0 {
+			return e
+		}
+	}
+	for fd := uintptr(0); fd < 3; fd++ {
+		if _, _, e := syscall.RawSyscall(syscall.SYS_DUP3, n.null, fd, 0); e != 0 {
+			return e
+		}
+	}
+	if _, _, e := syscall.RawSyscall(syscall.SYS_DUP3, n.far, wire.ControlFD, 0); e != 0 {
+		return e
+	}
+	if _, _, e := syscall.RawSyscall(unix.SYS_CLOSE_RANGE, wire.ControlFD+1, ^uintptr(0)>>32, unix.CLOSE_RANGE_CLOEXEC); e != 0 {
+		return e
+	}
+	if _, _, e := syscall.RawSyscall(syscall.SYS_CHDIR, uintptr(unsafe.Pointer(n.dir)), 0, 0); e != 0 {
+		return e
+	}
+	_, _, e := syscall.RawSyscall(syscall.SYS_EXECVE, uintptr(unsafe.Pointer(n.path)), uintptr(unsafe.Pointer(&n.argv)), uintptr(unsafe.Pointer(&n.env)))
+	return e
+}
