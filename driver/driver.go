@@ -139,6 +139,6 @@ type Sample struct {
 // DiskUse is the state of a sandbox's own file system.
 type DiskUse struct {
 	Used      int64 // bytes
-	FreeBytes int64 // a write of a block fails when it is 0
+	FreeBytes int64 // writes fail when it is 0; a driver may say 0 when only large writes fail
 	FreeFiles int64
 }

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"glovebox"
 	"glovebox/driver"
 	"glovebox/internal/cgroup"
 	"glovebox/internal/cleanup"
@@ -142,11 +143,26 @@ func (s *sandbox) Disk() (driver.DiskUse, error) {
 	if err := unix.Fstatfs(fdOf(s.data), &st); err != nil {
 		return driver.DiskUse{}, fmt.Errorf("measure workspace: %w", err)
 	}
-	return driver.DiskUse{
+	use := driver.DiskUse{
 		Used:      max((int64(st.Blocks)-int64(st.Bfree))*st.Bsize-s.baseline, 0),
 		FreeBytes: int64(st.Bavail) * st.Bsize,
 		FreeFiles: int64(st.Ffree),
-	}, nil
+	}
+	if !inMemory(s.spec.Limits) {
+		use.FreeBytes = freeOnDisk(use, int64(s.spec.Limits.Disk))
+	}
+	return use, nil
+}
+
+// freeOnDisk says what is left where the workspace is an ext4. Its tables leave a few blocks beyond the limit, and it refuses
+// a large write as a whole when the blocks left do not hold all of the (up to 2 MiB) page cache folio that the write starts.
+func freeOnDisk(use driver.DiskUse, limit int64) int64 {
+	folio := min(2*int64(glovebox.MiB), limit/32)
+	left := min(use.FreeBytes, limit-use.Used)
+	if left < folio {
+		return 0
+	}
+	return left
 }
 
 // endInit ends init, and with it everything in its process namespace, and waits until the kernel says so.

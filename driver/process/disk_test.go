@@ -1,0 +1,30 @@
+package process
+
+import (
+	"testing"
+
+	"glovebox"
+	"glovebox/driver"
+)
+
+func TestFreeOnDisk(t *testing.T) {
+	const mib = int64(glovebox.MiB)
+	for _, c := range []struct {
+		name              string
+		used, free, limit int64
+		want              int64
+	}{
+		{"empty", 0, 64*mib + 300_000, 64 * mib, 64 * mib},
+		{"at the limit with blocks of the tables left", 64 * mib, 303_104, 64 * mib, 0},
+		{"beyond the limit", 64*mib + 200_000, 100_000, 64 * mib, 0},
+		{"less left than a large write takes", 255 * mib, mib, 256 * mib, 0},
+		{"room for a large write", 253 * mib, 3*mib + 300_000, 256 * mib, 3 * mib},
+		{"small limit, half full", 32 << 10, 40 << 10, 64 << 10, 32 << 10},
+		{"small limit, one block left", 60 << 10, 4 << 10, 64 << 10, 4 << 10},
+		{"no blocks", 60 << 10, 0, 64 << 10, 0},
+	} {
+		if got := freeOnDisk(driver.DiskUse{Used: c.used, FreeBytes: c.free}, c.limit); got != c.want {
+			t.Errorf("%s: %d, want %d", c.name, got, c.want)
+		}
+	}
+}
