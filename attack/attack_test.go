@@ -1,0 +1,207 @@
+package attack_test
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// laboratory is everything planted around the sandboxes under test. It is made once by TestMain and read by the tests.
+type laboratory struct {
+	dir       string // everything below is in it, unless said otherwise
+	bin       string
+	data      string // data_dir, shared by the runs and the neighbour
+	config    string
+	cgroup    string // parent of the control groups of the runs under test
+	uids      idRange
+	secrets   []canary
+	listen    *listeners
+	neighbour *neighbour
+	files     []string // canary files, outside and inside of dir
+}
+
+type idRange struct{ start, count uint32 }
+
+func (r idRange) has(id uint32) bool { return id >= r.start && id-r.start < r.count }
+
+var lab *laboratory // nil where the laboratory could not be made, with the reason in lacking
+
+var lacking string
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	os.Exit(run(m))
+}
+
+func run(m *testing.M) int {
+	if os.Geteuid() != 0 {
+		lacking = "needs root"
+		return m.Run()
+	}
+	dir, err := os.MkdirTemp("", "glovebox-attack-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "attack:", err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	l, err := makeLaboratory(dir)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "attack: make laboratory:", err)
+		return 1
+	}
+	lab = l
+	code := m.Run()
+	if err := l.close(); err != nil {
+		fmt.Fprintln(os.Stderr, "attack: after the tests:", err)
+		return 1
+	}
+	return code
+}
+
+// need skips where there is no laboratory, and fails where one was promised.
+func need(t *testing.T) *laboratory {
+	t.Helper()
+	if lab != nil {
+		return lab
+	}
+	if os.Getenv("GLOVEBOX_TEST_ROOT") == "1" {
+		t.Fatalf("promised but missing: %s", lacking)
+	}
+	t.Skip(lacking)
+	return nil
+}
+
+// long reports whether the long forms of the tests were asked for.
+func long() bool { return os.Getenv("GLOVEBOX_TEST_LONG") == "1" }
+
+func makeLaboratory(dir string) (_ *laboratory, err error) {
+	if err := os.Chmod(dir, 0o755); err != nil { // mode bits are not what keeps the sandbox out
+		return nil, err
+	}
+	pid := os.Getpid()
+	l := &laboratory{
+		dir: dir, bin: filepath.Join(dir, "bin"), data: filepath.Join(dir, "data"),
+		config: filepath.Join(dir, "glovebox.yaml"),
+		cgroup: fmt.Sprintf("/glovebox-attack-%d", pid),
+		uids:   idRange{0x72000000 + uint32(pid%1024)*8192, 4096},
+	}
+	defer func() {
+		if err != nil {
+			l.close()
+		}
+	}()
+	build := exec.Command("go", "build", "-o", l.bin+"/", "glovebox/cmd/glovebox", "glovebox/cmd/glovebox-init")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("build: %w: %s", err, out)
+	}
+	l.secrets = makeCanaries("environment", "config", "data_dir", "home", "var", "folder", "keyring", "neighbour env",
+		"neighbour file", "neighbour argument", "banner", "stdin of the command")
+	if err := l.writeConfig(l.config, l.cgroup, l.uids); err != nil {
+		return nil, err
+	}
+	if err := l.plantFiles(); err != nil {
+		return nil, err
+	}
+	if _, err := unix.AddKey("user", keyName(), []byte(l.secret("keyring")), unix.KEY_SPEC_USER_KEYRING); err != nil {
+		return nil, fmt.Errorf("plant key: %w", err)
+	}
+	if l.listen, err = startListeners(l.dir, l.secret("banner")); err != nil {
+		return nil, err
+	}
+	if l.neighbour, err = startNeighbour(l); err != nil {
+		return nil, fmt.Errorf("start neighbour: %w", err)
+	}
+	return l, nil
+}
+
+func keyName() string { return "glovebox-attack-" + strconv.Itoa(os.Getpid()) }
+
+func (l *laboratory) writeConfig(path, cgroup string, ids idRange) error {
+	return os.WriteFile(path, fmt.Appendf(nil, `# %s
+data_dir: %s
+drivers:
+  process:
+    cgroup: %s
+    uid_pool: "%d:%d"
+    init: %s
+`, l.secret("config"), l.data, cgroup, ids.start, ids.count, filepath.Join(l.bin, "glovebox-init")), 0o644)
+}
+
+// plantFiles puts canaries where programs look, all readable by everyone: file modes are not what is tested.
+func (l *laboratory) plantFiles() error {
+	if err := os.MkdirAll(l.data, 0o700); err != nil {
+		return err
+	}
+	name := ".glovebox-canary-" + strconv.Itoa(os.Getpid())
+	for _, p := range []struct{ path, secret string }{
+		{"/root/" + name, "home"}, {"/var/tmp/" + name, "var"}, {filepath.Join(l.dir, name), "folder"},
+		{filepath.Join(l.data, name), "data_dir"},
+	} {
+		l.files = append(l.files, p.path)
+		if err := os.WriteFile(p.path, []byte(l.secret(p.secret)), 0o644); err != nil {
+			return fmt.Errorf("plant file: %w", err)
+		}
+	}
+	return nil
+}
+
+// close takes everything back, and tells when the host did not stay as it was.
+func (l *laboratory) close() error {
+	var wrong []string
+	if l.neighbour != nil {
+		if err := l.neighbour.stop(); err != nil {
+			wrong = append(wrong, err.Error())
+		}
+	}
+	if l.listen != nil {
+		l.listen.close()
+	}
+	for _, f := range l.files {
+		if err := os.Remove(f); err != nil {
+			wrong = append(wrong, err.Error())
+		}
+	}
+	if id, err := unix.KeyctlSearch(unix.KEY_SPEC_USER_KEYRING, "user", keyName(), 0); err == nil {
+		unix.KeyctlInt(unix.KEYCTL_UNLINK, id, unix.KEY_SPEC_USER_KEYRING, 0, 0)
+	}
+	for _, parent := range []string{l.cgroup, l.cgroup + "-neighbour"} {
+		for _, dir := range groupDirs(parent) {
+			if err := removeGroup(dir); err != nil {
+				wrong = append(wrong, err.Error())
+			}
+		}
+	}
+	if wrong != nil {
+		return fmt.Errorf("%s", strings.Join(wrong, "; "))
+	}
+	return nil
+}
+
+// removeGroup removes a parent that the tests made. A group with processes or with groups of runs in it stays and is an error.
+func removeGroup(dir string) error {
+	var err error
+	for range 20 {
+		if err = unix.Rmdir(dir); err == nil || err == unix.ENOENT {
+			return nil
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	return fmt.Errorf("control group %s stays: %w", dir, err)
+}
+
+// glovebox makes the command that the laboratory runs, with a canary in its environment and an open descriptor of a canary.
+func (l *laboratory) glovebox(ctx context.Context, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, filepath.Join(l.bin, "glovebox"), args...)
+	cmd.Env = append(os.Environ(), "GLOVEBOX_CANARY="+l.secret("environment"), "AWS_SECRET_ACCESS_KEY="+l.secret("environment"))
+	return cmd
+}

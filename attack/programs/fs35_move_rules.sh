@@ -1,0 +1,19 @@
+# FS-35: reaches denied files by other names: links, hard links, /proc and moved folders
+[ "$(hostname)" = sandbox ] || exit 99
+cd /workspace || exit 98
+for secret in "$@" /etc/shadow; do
+  ln -s "$secret" s && cat s && echo "broke: symlink to $secret"
+  rm -f s
+  ln "$secret" h 2>/dev/null && echo "broke: hard link to $secret"
+  ln -s "$(dirname "$secret")" d && cat "d/$(basename "$secret")" && echo "broke: through a linked folder"
+  rm -f d
+  for p in /proc/self/cwd /proc/self/root /proc/1/root /proc/1/cwd "/proc/$PPID/root"; do
+    cat "$p$secret" 2>/dev/null && echo "broke: $p"
+  done
+  mv "$(dirname "$secret")" moved 2>/dev/null && echo "broke: moved $(dirname "$secret")"
+done
+mv /inputs in 2>/dev/null && echo "broke: moved /inputs"
+mv /code c 2>/dev/null && echo "broke: moved /code"
+mv /workspace w 2>/dev/null && echo "broke: moved /workspace"
+ln /code/* /workspace/code 2>/dev/null && echo "broke: hard link to the code"
+echo end
