@@ -65,7 +65,8 @@ type Engine struct {
 	closed   bool
 	leaving  context.CancelCauseFunc // cancels all runs
 	life     context.Context
-	busy     sync.WaitGroup // runs, what they do after their end, and the opening of the store
+	busy     sync.WaitGroup // what uses the store: runs, tending, and the opening of the store
+	removing sync.WaitGroup // what removes sandboxes and folders and needs no store
 	teardown chan struct{}  // a token for each teardown that goes on beside callers
 	tended   sync.Once
 }
@@ -160,11 +161,12 @@ func (e *Engine) enter(ctx context.Context) (_ context.Context, leave func(), _ 
 	return ctx, func() { stop(); cancel(nil); e.busy.Done() }, nil
 }
 
-// beside does work that no caller waits for and Close does. It is called between enter and leave.
+// beside removes something that no caller waits for and Close does. It is called between enter and leave and does not use the
+// store.
 func (e *Engine) beside(work func()) {
 	select {
 	case e.teardown <- struct{}{}:
-		e.busy.Go(func() {
+		e.removing.Go(func() {
 			defer func() { <-e.teardown }()
 			work()
 		})
@@ -181,6 +183,7 @@ func (e *Engine) Close() error {
 	e.mu.Unlock()
 	e.leaving(errClosing)
 	e.busy.Wait()
+	defer e.removing.Wait() // which goes on while the store is closed
 	if !first || e.store == nil {
 		return nil
 	}

@@ -61,10 +61,10 @@ func (e *Engine) Run(ctx context.Context, who glovebox.Principal, req glovebox.R
 		if err := r.undo.Run(ctx); err != nil {
 			e.cfg.Log.Error("run.cleanup", "id", r.id, "err", err)
 		}
-		if r.trace != nil {
-			e.tend()
-		}
 	})
+	if r.trace != nil {
+		e.busy.Go(e.tend)
+	}
 	if err != nil {
 		return nil, publicError(err)
 	}

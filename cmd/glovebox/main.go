@@ -46,8 +46,8 @@ type app struct {
 // main runs one command line and returns the exit code.
 func (a *app) main(args []string) int {
 	// A write into a pipe that nobody reads must be an error and not the end of this process, so that a run is cancelled
-	// and cleaned up. Catching the signal, unlike ignoring it, is not inherited by what is started.
-	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
+	// and cleaned up. Programs in sandboxes start with every signal as it is by default.
+	signal.Ignore(syscall.SIGPIPE)
 	before := args
 	if i := slices.Index(args, "--"); i >= 0 {
 		before = args[:i]
