@@ -45,6 +45,9 @@ func judge(f facts, l glovebox.Limits) (verdict, error) {
 	case f.exit.Lost:
 	case f.exit.Signal != 0:
 		v.signal = new(signalName(f.exit.Signal))
+	case f.killed != "":
+		// It ended by itself between the decision and the kill. The decision came first, and a code beside it would read as
+		// if the program had been left to end.
 	default:
 		v.code = new(f.exit.Code)
 	}

@@ -38,6 +38,7 @@ func TestJudge(t *testing.T) {
 		{"exit 124 is an exit", facts{disk: room, exit: code(124)}, glovebox.StatusExited, nil},
 		{"wall", facts{disk: room, killed: glovebox.StatusWallLimit, exit: sig(syscall.SIGKILL)},
 			glovebox.StatusWallLimit, []string{"wall"}},
+		{"own kill before an exit that was on its way", facts{disk: room, killed: glovebox.StatusCanceled}, glovebox.StatusCanceled, nil},
 		{"own kill before memory", facts{disk: room, killed: glovebox.StatusCanceled, exit: sig(syscall.SIGKILL), sample: oom},
 			glovebox.StatusCanceled, nil},
 		{"own kill before a lost sandbox", facts{disk: room, killed: glovebox.StatusCPULimit, exit: driver.Exit{Lost: true}},
