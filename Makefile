@@ -40,7 +40,7 @@ fuzz:
 ## bench: start-up beside an unprotected interpreter and bubblewrap, then the Go benchmarks
 bench: build
 	@sh scripts/need.sh python mke2fs newuidmap bwrap
-	@bash scripts/bench.sh
+	go run ./bench
 	go test -run '^$$' -bench . -benchtime 200ms ./...
 
 ## check: format, vet, and the rules of the repository
