@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -76,6 +77,7 @@ type outcome struct {
 	took    time.Duration
 	stdout  []byte // of the command
 	stderr  []byte
+	memory  int64  // most that the command itself used, in bytes
 	folder  string // of --output
 	command []string
 }
@@ -160,6 +162,9 @@ func (l *laboratory) run(t *testing.T, x trial) outcome {
 	err := cmd.Wait()
 	o.took = time.Since(start)
 	<-beside
+	if u, ok := cmd.ProcessState.SysUsage().(*syscall.Rusage); ok {
+		o.memory = u.Maxrss << 10
+	}
 	if failed := (*exec.ExitError)(nil); err != nil && !errors.As(err, &failed) {
 		t.Fatalf("%v: %v", o.command, err)
 	}
@@ -259,4 +264,10 @@ func show(n *int64) string {
 		return "unknown"
 	}
 	return fmt.Sprint(*n)
+}
+
+// missing says that the image lacks what a program needs. It is printed, so that nobody takes it for a test that passed.
+func missing(t *testing.T, what string) {
+	t.Helper()
+	fmt.Printf("    %s: %s\n", t.Name(), strings.TrimSpace(what))
 }

@@ -1,0 +1,8 @@
+# RS-30: does not read its input, in the form that the argument names
+import os, sys, time
+
+if sys.argv[1] == "close":
+    os.close(0)
+elif sys.argv[1] == "one":
+    os.read(0, 1)
+time.sleep(1)

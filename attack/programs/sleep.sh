@@ -1,0 +1,2 @@
+# sleeps as long as the first argument says
+exec sleep "$1"
