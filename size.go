@@ -52,7 +52,7 @@ func ParseSize(s string) (Size, error) {
 		return 0, fmt.Errorf("size %q is too large", s)
 	}
 	f, err := strconv.ParseFloat(digits, 64)
-	if err != nil {
+	if err != nil || unit == 1 { // there is no part of a byte
 		return 0, fmt.Errorf("size %q is not a number with a unit such as 256MiB", s)
 	}
 	if f *= float64(unit); f >= math.MaxInt64 {
