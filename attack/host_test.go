@@ -154,12 +154,13 @@ func (l *laboratory) groups() []string {
 }
 
 type process struct {
-	pid   int
-	name  string
-	state string
+	pid    int
+	name   string
+	orphan bool // its parent is the first process
 }
 
-// processes are the host's processes whose user id is in the range.
+// processes are the host's processes whose user id is in the range. Dead ones that only the machine's first process can reap
+// are not counted: when it does so is up to it.
 func (l *laboratory) processes(ids idRange) []process {
 	var all []process
 	dirs, _ := filepath.Glob("/proc/[0-9]*/status")
@@ -170,14 +171,16 @@ func (l *laboratory) processes(ids idRange) []process {
 		}
 		p := process{}
 		p.pid, _ = strconv.Atoi(strings.Split(d, "/")[2])
-		ours := false
+		ours, dead := false, false
 		for s := bufio.NewScanner(f); s.Scan(); {
 			key, value, _ := strings.Cut(s.Text(), ":")
 			switch value = strings.TrimSpace(value); key {
 			case "Name":
 				p.name = value
 			case "State":
-				p.state = value
+				dead = strings.HasPrefix(value, "Z")
+			case "PPid":
+				p.orphan = value == "1"
 			case "Uid":
 				for _, id := range strings.Fields(value) {
 					n, _ := strconv.ParseUint(id, 10, 32)
@@ -186,7 +189,7 @@ func (l *laboratory) processes(ids idRange) []process {
 			}
 		}
 		f.Close()
-		if ours {
+		if ours && !(dead && p.orphan) {
 			all = append(all, p)
 		}
 	}
