@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// Code classifies a failure of Glovebox or a refusal before start. The set is closed; Codes lists it with how each door shows
-// it.
+// Code classifies a failure of Glovebox or a refusal before start. The set is closed; Codes lists it with how each door
+// shows it.
 type Code string
 
 // The codes.

@@ -7,14 +7,15 @@ import (
 
 func TestParseSize(t *testing.T) {
 	for text, want := range map[string]Size{
-		"0": 0, "4096": 4096, "10B": 10, "256MiB": 256 * MiB, "1.5GiB": GiB + GiB/2, "64M": 64 * MiB, "100MB": 100e6, " 2 KiB ": 2 * KiB,
-		"1T": TiB, "3kB": 3000, "9223372036854775807": math.MaxInt64,
+		"0": 0, "4096": 4096, "10B": 10, "256MiB": 256 * MiB, "1.5GiB": GiB + GiB/2, "64M": 64 * MiB, "100MB": 100e6,
+		" 2 KiB ": 2 * KiB, "1T": TiB, "3kB": 3000, "9223372036854775807": math.MaxInt64,
 	} {
 		if got, err := ParseSize(text); err != nil || got != want {
 			t.Errorf("%q is %d, %v, want %d", text, got, err, want)
 		}
 	}
-	for _, text := range []string{"", " ", "-1", "NaN", "Inf", "1e18", "0x10", "MiB", ".", "1.2.3KiB", "1.5", "1.5B", "10 000", "9223372036854775808",
+	for _, text := range []string{"", " ", "-1", "NaN", "Inf", "1e18", "0x10", "MiB", ".", "1.2.3KiB", "1.5", "1.5B", "10 000",
+		"9223372036854775808",
 		"9000000TiB", "9007199254740992.5KiB", "null", "1 MiB x", "٣MiB"} {
 		if got, err := ParseSize(text); err == nil {
 			t.Errorf("%q is taken for %d", text, got)

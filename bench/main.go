@@ -1,6 +1,6 @@
-// Command bench times whole commands, from start to exit: Python without protection, in bubblewrap, and in Glovebox. The commands
-// take turns, so that what else the machine does hits all of them alike, and only ratios within one run of this program mean
-// anything. It prints a table in Markdown.
+// Command bench times whole commands, from start to exit: Python without protection, in bubblewrap, and in Glovebox. The
+// commands take turns, so that what else the machine does hits all of them alike, and only ratios within one run of this
+// program mean anything. It prints a table in Markdown.
 //
 //	go run ./bench [-n ROUNDS] [-glovebox bin/glovebox]
 package main
@@ -96,7 +96,8 @@ func (s *subject) measure(count bool) error {
 
 func report(subjects []*subject, rounds int) {
 	load, _ := os.ReadFile("/proc/loadavg")
-	fmt.Printf("%d rounds, taking turns; %d CPUs, load %s\n\n", rounds, runtime.NumCPU(), strings.Fields(string(load) + " ?")[0])
+	fmt.Printf("%d rounds, taking turns; %d CPUs, load %s\n\n",
+		rounds, runtime.NumCPU(), strings.Fields(string(load) + " ?")[0])
 	fmt.Println("| command | median ms | p95 ms | × bubblewrap | most memory |")
 	fmt.Println("|---|---|---|---|---|")
 	reference := median(subjects[1].took)

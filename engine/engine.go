@@ -161,8 +161,8 @@ func (e *Engine) enter(ctx context.Context) (_ context.Context, leave func(), _ 
 	return ctx, func() { stop(); cancel(nil); e.busy.Done() }, nil
 }
 
-// beside removes something that no caller waits for and Close does. It is called between enter and leave and does not use the
-// store.
+// beside removes something that no caller waits for and Close does. It is called between enter and leave and does not use
+// the store.
 func (e *Engine) beside(work func()) {
 	select {
 	case e.teardown <- struct{}{}:

@@ -71,6 +71,9 @@ func cells(l *glovebox.Limits) []cell {
 	}
 }
 
+// fixed are the cells of a copy: the built-in limits themselves cannot be set through them.
+func fixed(l glovebox.Limits) []cell { return cells(&l) }
+
 // cell is one limit: a whole number, or a fraction when part is set.
 type cell struct {
 	whole *int64
@@ -112,8 +115,8 @@ func (c cell) set(from cell) {
 
 // complete fills in the built-in values and checks every field against the least and the most.
 func (l Limits) complete() (Limits, error) {
-	low, high := cells(&least), cells(&most)
-	builtDefault, builtCeiling := cells(&builtInDefault), cells(&builtInCeiling)
+	low, high := fixed(least), fixed(most)
+	builtDefault, builtCeiling := fixed(builtInDefault), fixed(builtInCeiling)
 	def, ceil := cells(&l.Default), cells(&l.Ceiling)
 	for i, name := range limitNames {
 		if err := inRange("limits.default."+name, def[i], low[i], high[i]); err != nil {
@@ -153,7 +156,7 @@ func inRange(key string, c, low, high cell) error {
 
 // grant fills in what was left out and refuses what is malformed or above a ceiling. Each limit is judged by itself.
 func (l Limits) grant(asked glovebox.Limits) (glovebox.Limits, *glovebox.Decision) {
-	want, low, def, ceil := cells(&asked), cells(&least), cells(&l.Default), cells(&l.Ceiling)
+	want, low, def, ceil := cells(&asked), fixed(least), cells(&l.Default), cells(&l.Ceiling)
 	for i, c := range want {
 		flag := limitFlags[i]
 		switch {

@@ -2,13 +2,12 @@ package drivertest
 
 import (
 	"context"
-	"fmt"
+	"crypto/rand"
 	"io"
 	"maps"
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -63,10 +62,8 @@ type bench struct {
 	slack   time.Duration
 }
 
-var lastID atomic.Int64
-
 func (b *bench) spec() driver.Spec {
-	return driver.Spec{ID: fmt.Sprintf("suite_%d_%d", time.Now().UnixNano(), lastID.Add(1)), Limits: b.limits,
+	return driver.Spec{ID: "suite_" + rand.Text(), Limits: b.limits,
 		Root: b.subject.Root, Inputs: b.inputs}
 }
 

@@ -26,7 +26,8 @@ func BenchmarkRun(b *testing.B) {
 	runs := 0
 	for b.Loop() {
 		t0 := time.Now()
-		s, err := d.Start(context.Background(), driver.Spec{ID: fmt.Sprintf("bench_%d", runs), Limits: limits(), Root: host.Root()})
+		spec := driver.Spec{ID: fmt.Sprintf("bench_%d", runs), Limits: limits(), Root: host.Root()}
+		s, err := d.Start(context.Background(), spec)
 		if err != nil {
 			b.Fatal(err)
 		}

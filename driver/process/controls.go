@@ -63,7 +63,8 @@ func (d *Driver) namespaceControl(ctx context.Context) glovebox.Control {
 	}
 	detail, fix := "the kernel refuses new user namespaces", "sysctl -w user.max_user_namespaces=15000"
 	for _, knob := range []struct{ file, refuses, fix string }{
-		{"/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1", "sysctl -w kernel.apparmor_restrict_unprivileged_userns=0"},
+		{"/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1",
+			"sysctl -w kernel.apparmor_restrict_unprivileged_userns=0"},
 		{"/proc/sys/kernel/unprivileged_userns_clone", "0", "sysctl -w kernel.unprivileged_userns_clone=1"},
 		{"/proc/sys/user/max_user_namespaces", "0", "sysctl -w user.max_user_namespaces=15000"},
 	} {
@@ -81,7 +82,8 @@ func (d *Driver) idControl() glovebox.Control {
 	if os.Getuid() == 0 {
 		return control("own user ids", true, fmt.Sprintf("%d blocks from %d", d.cfg.IDs.Count/blockSize, d.cfg.IDs.Start), "")
 	}
-	fix := "apt-get install uidmap, and: usermod --add-subuids 100000-165535 --add-subgids 100000-165535 " + fmt.Sprint(os.Getuid())
+	fix := fmt.Sprintf("apt-get install uidmap, and: usermod --add-subuids %[1]s --add-subgids %[1]s %[2]d",
+		"100000-165535", os.Getuid())
 	if _, err := exec.LookPath("newuidmap"); err != nil {
 		return control("own user ids", false, "newuidmap is missing: the program has the starting user's id outside", fix)
 	}

@@ -20,9 +20,9 @@ const tmpfsRoom = 64 * glovebox.MiB
 // inMemory reports whether the sandbox's own file system is a tmpfs: fast, and charged to the run's memory.
 func inMemory(l glovebox.Limits) bool { return l.Disk+tmpfsRoom <= l.Memory }
 
-// makeDisk makes the sandbox's own file system on the host's disk: a sparse file of fixed size behind a loop device. Its size
-// is a hard limit that also counts files that are open but no longer have a name. What is returned is a detached mount. The
-// file has no name and the device detaches itself, so everything is gone once the last descriptor is.
+// makeDisk makes the sandbox's own file system on the host's disk: a sparse file of fixed size behind a loop device. Its
+// size is a hard limit that also counts files that are open but no longer have a name. What is returned is a detached mount.
+// The file has no name and the device detaches itself, so everything is gone once the last descriptor is.
 func (d *Driver) makeDisk(ctx context.Context, l glovebox.Limits, i *ids) (_ *os.File, err error) {
 	if os.Getuid() != 0 {
 		return nil, glovebox.Errorf(glovebox.CodeUnavailable,

@@ -1,6 +1,6 @@
-// Package process is the process rung: a program behind namespaces, a read-only root, control groups, no capabilities, its own
-// user ids, Landlock and a system call filter, on the host's kernel. It needs no daemon and no container engine, and works as
-// root and as an ordinary user.
+// Package process is the process rung: a program behind namespaces, a read-only root, control groups, no capabilities, its
+// own user ids, Landlock and a system call filter, on the host's kernel. It needs no daemon and no container engine, and
+// works as root and as an ordinary user.
 //
 // A sandbox is one process of ours, glovebox-init, started in fresh namespaces (see package sandboxinit); everything of the
 // user's is a descendant of it. The driver holds one end of a socket, the lifeline, and init ends when that end closes.

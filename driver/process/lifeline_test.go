@@ -32,7 +32,8 @@ func supervise(cgroup string) {
 	if err != nil {
 		panic(err)
 	}
-	s, err := d.Start(context.Background(), driver.Spec{ID: fmt.Sprintf("victim_%d", os.Getpid()), Limits: limits(), Root: host.Root()})
+	spec := driver.Spec{ID: fmt.Sprintf("victim_%d", os.Getpid()), Limits: limits(), Root: host.Root()}
+	s, err := d.Start(context.Background(), spec)
 	if err != nil {
 		panic(err)
 	}
@@ -50,7 +51,8 @@ func supervise(cgroup string) {
 func supervisor(t *testing.T, cgroup string) (*exec.Cmd, *bufio.Reader) {
 	t.Helper()
 	cmd := exec.Command("/proc/self/exe")
-	cmd.Env = append(os.Environ(), supervisorEnv+"="+cgroup, "GLOVEBOX_TEST_INIT="+initBinary, "GLOVEBOX_TEST_SCRATCH="+t.TempDir())
+	cmd.Env = append(os.Environ(), supervisorEnv+"="+cgroup,
+		"GLOVEBOX_TEST_INIT="+initBinary, "GLOVEBOX_TEST_SCRATCH="+t.TempDir())
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {

@@ -43,7 +43,8 @@ func start(t *testing.T, d driver.Driver, l glovebox.Limits, script string) *run
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := d.Start(t.Context(), driver.Spec{ID: fmt.Sprintf("test_%d_%d", os.Getpid(), time.Now().UnixNano()), Limits: l, Root: host.Root()})
+	id := fmt.Sprintf("test_%d_%d", os.Getpid(), time.Now().UnixNano())
+	s, err := d.Start(t.Context(), driver.Spec{ID: id, Limits: l, Root: host.Root()})
 	if err != nil {
 		t.Fatal(err)
 	}

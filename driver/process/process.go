@@ -81,8 +81,8 @@ func (p *process) Kill(ctx context.Context) error {
 	return nil
 }
 
-// awaitReaped waits a moment for init to take note of the dead, so that they no longer count as processes. They are dead in any
-// case.
+// awaitReaped waits a moment for init to take note of the dead, so that they no longer count as processes. They are dead in
+// any case.
 func (p *process) awaitReaped(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
 	defer cancel()

@@ -154,8 +154,9 @@ func (s *sandbox) Disk() (driver.DiskUse, error) {
 	return use, nil
 }
 
-// freeOnDisk says what is left where the workspace is an ext4. Its tables leave a few blocks beyond the limit, and it refuses
-// a large write as a whole when the blocks left do not hold all of the (up to 2 MiB) page cache folio that the write starts.
+// freeOnDisk says what is left where the workspace is an ext4. Its tables leave a few blocks beyond the limit, and it
+// refuses a large write as a whole when the blocks left do not hold all of the (up to 2 MiB) page cache folio that the write
+// starts.
 func freeOnDisk(use driver.DiskUse, limit int64) int64 {
 	folio := min(2*int64(glovebox.MiB), limit/32)
 	left := min(use.FreeBytes, limit-use.Used)

@@ -25,8 +25,9 @@ type newborn struct {
 }
 
 // spawnInit starts init in fresh namespaces, born in the control group that cradle is open on (-1 for none), with far as its
-// control socket and nothing else of ours. The large process that this is part of is not copied for it: package os would copy
-// the page tables as soon as a user namespace is asked for, which costs milliseconds and every page of ours a fault later.
+// control socket and nothing else of ours. The large process that this is part of is not copied for it: package os would
+// copy the page tables as soon as a user namespace is asked for, which costs milliseconds and every page of ours a fault
+// later.
 func spawnInit(path string, null, far *os.File, cradle int) (*os.Process, error) {
 	name, err := unix.BytePtrFromString(path)
 	if err != nil {
@@ -107,7 +108,8 @@ func (n *newborn) become() syscall.Errno {
 		return e
 	}
 	// Init keeps these over the execve although no id is mapped yet; the new user namespace gave it all.
-	if _, _, e := syscall.RawSyscall(syscall.SYS_CAPSET, uintptr(unsafe.Pointer(&n.header)), uintptr(unsafe.Pointer(&n.caps)), 0); e != 0 {
+	_, _, e := syscall.RawSyscall(syscall.SYS_CAPSET, uintptr(unsafe.Pointer(&n.header)), uintptr(unsafe.Pointer(&n.caps)), 0)
+	if e != 0 {
 		return e
 	}
 	for c := uintptr(0); c <= unix.CAP_LAST_CAP; c++ {
@@ -126,12 +128,14 @@ func (n *newborn) become() syscall.Errno {
 	if _, _, e := syscall.RawSyscall(syscall.SYS_DUP3, n.far, wire.ControlFD, 0); e != 0 {
 		return e
 	}
-	if _, _, e := syscall.RawSyscall(unix.SYS_CLOSE_RANGE, wire.ControlFD+1, ^uintptr(0)>>32, unix.CLOSE_RANGE_CLOEXEC); e != 0 {
+	_, _, e = syscall.RawSyscall(unix.SYS_CLOSE_RANGE, wire.ControlFD+1, ^uintptr(0)>>32, unix.CLOSE_RANGE_CLOEXEC)
+	if e != 0 {
 		return e
 	}
 	if _, _, e := syscall.RawSyscall(syscall.SYS_CHDIR, uintptr(unsafe.Pointer(n.dir)), 0, 0); e != 0 {
 		return e
 	}
-	_, _, e := syscall.RawSyscall(syscall.SYS_EXECVE, uintptr(unsafe.Pointer(n.path)), uintptr(unsafe.Pointer(&n.argv)), uintptr(unsafe.Pointer(&n.env)))
+	_, _, e = syscall.RawSyscall(syscall.SYS_EXECVE,
+		uintptr(unsafe.Pointer(n.path)), uintptr(unsafe.Pointer(&n.argv)), uintptr(unsafe.Pointer(&n.env)))
 	return e
 }

@@ -94,8 +94,9 @@ func TestOrdinaryUser(t *testing.T) {
 		env string
 		sys *syscall.SysProcAttr
 	}{
-		"own id":          {userCgroupEnv, user()},
-		"subordinate ids": {accountEnv, &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS, Unshareflags: syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}},
+		"own id": {userCgroupEnv, user()},
+		"subordinate ids": {accountEnv, &syscall.SysProcAttr{
+			Cloneflags: syscall.CLONE_NEWNS, Unshareflags: syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if _, err := exec.LookPath("newuidmap"); c.env == accountEnv && err != nil {

@@ -116,10 +116,11 @@ func (h *Host) New(parent, name string, limits Limits) (g *Group, err error) {
 	return g, g.open()
 }
 
-// goodName reports whether a name is made of letters, digits, "_" and "-". (An expression would be compiled at every start of
-// the program, used or not.)
+// goodName reports whether a name is made of letters, digits, "_" and "-". (An expression would be compiled at every start
+// of the program, used or not.)
 func goodName(name string) bool {
-	return name != "" && len(name) <= 128 && strings.Trim(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-") == ""
+	const good = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-"
+	return name != "" && len(name) <= 128 && strings.Trim(name, good) == ""
 }
 
 func checkParent(parent string) error {

@@ -1,8 +1,8 @@
 // Package rawfork is what it takes to fork a Go process and do more in the child than package syscall can be told to.
 //
-// A forked child of a Go process has one thread and none of the runtime: it may not allocate, lock, grow a stack or return. All
-// it needs is laid out before, and it makes raw system calls only, in functions marked go:nosplit and go:norace (the runtime
-// ends a child that checks its stack). Around the fork stand the same three calls as in package syscall:
+// A forked child of a Go process has one thread and none of the runtime: it may not allocate, lock, grow a stack or return.
+// All it needs is laid out before, and it makes raw system calls only, in functions marked go:nosplit and go:norace (the
+// runtime ends a child that checks its stack). Around the fork stand the same three calls as in package syscall:
 //
 //	runtime.LockOSThread(); syscall.ForkLock.Lock()
 //	rawfork.Before()

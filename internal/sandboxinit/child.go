@@ -39,9 +39,10 @@ var childSteps = [...]string{
 	stepSession: "start session", stepSignals: "reset signals", stepCgroup: "join control groups",
 	stepCgroupNS: "make control group namespace", stepOOM: "offer itself to the out-of-memory killer",
 	stepStdio: "connect standard streams", stepLimits: "set resource limits", stepDir: "enter working directory",
-	stepGroups: "drop groups", stepBounding: "drop capability bounds", stepIDs: "take program id", stepCaps: "drop capabilities",
-	stepNoNewPrivs: "forbid new privileges", stepLandlock: "enforce Landlock", stepDescriptors: "close descriptors",
-	stepFilter: "install system call filter", stepFenced: "wait at the gate", stepExec: "execute",
+	stepGroups: "drop groups", stepBounding: "drop capability bounds", stepIDs: "take program id",
+	stepCaps: "drop capabilities", stepNoNewPrivs: "forbid new privileges", stepLandlock: "enforce Landlock",
+	stepDescriptors: "close descriptors", stepFilter: "install system call filter", stepFenced: "wait at the gate",
+	stepExec: "execute",
 }
 
 // childError is what the child writes when it is fenced and before it gives up.
@@ -246,7 +247,8 @@ func (c *child) prepare() syscall.Errno {
 			continue
 		}
 		// An ignored signal would stay ignored in the program (a caller under nohup, say).
-		if _, _, e := syscall.RawSyscall6(syscall.SYS_RT_SIGACTION, sig, uintptr(unsafe.Pointer(&c.sigaction)), 0, 8, 0, 0); e != 0 {
+		_, _, e := syscall.RawSyscall6(syscall.SYS_RT_SIGACTION, sig, uintptr(unsafe.Pointer(&c.sigaction)), 0, 8, 0, 0)
+		if e != 0 {
 			return e
 		}
 	}
@@ -360,7 +362,8 @@ func (c *child) dropCapabilities() syscall.Errno {
 	if _, _, e := syscall.RawSyscall6(syscall.SYS_PRCTL, unix.PR_SET_SECUREBITS, secureBits, 0, 0, 0, 0); e != 0 {
 		return e
 	}
-	if _, _, e := syscall.RawSyscall6(syscall.SYS_PRCTL, unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0, 0); e != 0 {
+	_, _, e := syscall.RawSyscall6(syscall.SYS_PRCTL, unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0, 0)
+	if e != 0 {
 		return e
 	}
 	if !c.single {
@@ -373,7 +376,8 @@ func (c *child) dropCapabilities() syscall.Errno {
 		}
 	}
 	c.failed.step = stepCaps
-	_, _, e := syscall.RawSyscall(syscall.SYS_CAPSET, uintptr(unsafe.Pointer(&c.capHeader)), uintptr(unsafe.Pointer(&c.caps)), 0)
+	_, _, e = syscall.RawSyscall(syscall.SYS_CAPSET,
+		uintptr(unsafe.Pointer(&c.capHeader)), uintptr(unsafe.Pointer(&c.caps)), 0)
 	return e
 }
 

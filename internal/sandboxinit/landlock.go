@@ -20,8 +20,8 @@ const (
 // scopeVersion is the first version that keeps signals and abstract sockets within the fence.
 const scopeVersion = 6
 
-// makeRuleset builds the second fence on files: the first is what is mounted, and how. The rules name what is inside, so it is
-// built last.
+// makeRuleset builds the second fence on files: the first is what is mounted, and how. The rules name what is inside, so it
+// is built last.
 func (s *sandbox) makeRuleset() error {
 	if !s.setup.Landlock {
 		return nil
@@ -77,7 +77,8 @@ func rightsOf(abi int) uint64 {
 }
 
 func deviceRights(all uint64) uint64 {
-	return all & (landlock.AccessFSReadFile | landlock.AccessFSWriteFile | landlock.AccessFSTruncate | landlock.AccessFSIoctlDev)
+	return all & (landlock.AccessFSReadFile | landlock.AccessFSWriteFile |
+		landlock.AccessFSTruncate | landlock.AccessFSIoctlDev)
 }
 
 func addRule(ruleset int, path string, rights uint64) error {

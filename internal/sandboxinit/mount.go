@@ -298,9 +298,9 @@ func (s *sandbox) link(l wire.Link) error {
 	return unix.Symlinkat(l.Target, dir, path.Base(l.Path))
 }
 
-// scaffold attaches a mount that only serves to build the root: the kernel copies only from what is attached. It covers a folder
-// of the host that is not used any more, and goes when the host's root does. (Taking each off by itself would wait for every
-// CPU each time.)
+// scaffold attaches a mount that only serves to build the root: the kernel copies only from what is attached. It covers a
+// folder of the host that is not used any more, and goes when the host's root does. (Taking each off by itself would wait
+// for every CPU each time.)
 func scaffold(fd int, host string) error {
 	return unix.MoveMount(fd, "", unix.AT_FDCWD, host, unix.MOVE_MOUNT_F_EMPTY_PATH)
 }

@@ -7,8 +7,8 @@ import (
 	"glovebox/internal/store"
 )
 
-// TestAppendingLooksAtNoOtherRecord reads the programs that SQLite makes of the statements of a run, triggers included: none may
-// walk a table of records, or each run would take longer than the one before.
+// TestAppendingLooksAtNoOtherRecord reads the programs that SQLite makes of the statements of a run, triggers included: none
+// may walk a table of records, or each run would take longer than the one before.
 func TestAppendingLooksAtNoOtherRecord(t *testing.T) {
 	tr := newTrace(t, t.TempDir())
 	for statement, walks := range map[string]int{

@@ -81,8 +81,8 @@ type Exec struct {
 	Stdin       bool // make a pipe for standard input; else it is empty
 }
 
-// Started says that the program's process stands at the gate, one execve away from the program, with everything in force. The
-// fields are the kernel's own words about it.
+// Started says that the program's process stands at the gate, one execve away from the program, with everything in force.
+// The fields are the kernel's own words about it.
 type Started struct {
 	PID    int               // inside
 	Status string            // /proc/PID/status

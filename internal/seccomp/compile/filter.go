@@ -27,8 +27,8 @@ const (
 	longest = 4096
 )
 
-// Filter builds the system call filter for programs of an architecture, "amd64" or "arm64", as an array of struct sock_filter
-// in little-endian byte order, which both have. The caller owns it.
+// Filter builds the system call filter for programs of an architecture, "amd64" or "arm64", as an array of struct
+// sock_filter in little-endian byte order, which both have. The caller owns it.
 //
 // It fails for an architecture that it has no rules for, and when a rule names a call that the architecture's table lacks
 // without saying so: a rule never disappears unnoticed.

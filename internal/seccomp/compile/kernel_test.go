@@ -87,7 +87,7 @@ func tryCalls() {
 		errno, _ := err.(syscall.Errno)
 		say("socket "+name, errno)
 	}
-	if out, err := exec.Command("/proc/self/exe", "-test.run=XXX").CombinedOutput(); err != nil {
+	if out, err := exec.Command("/proc/self/exe", "-test.run=^$").CombinedOutput(); err != nil {
 		fmt.Printf("exec: %v %s\n", err, out)
 	}
 	status, _ := os.ReadFile("/proc/thread-self/status")

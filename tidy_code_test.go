@@ -1,0 +1,209 @@
+package glovebox_test
+
+import (
+	"go/ast"
+	"go/token"
+	"path"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// TestTidyBans: what the product's code does not do, and why.
+func TestTidyBans(t *testing.T) {
+	bans := []struct {
+		in    string   // the import path
+		names string   // separated by spaces, * for any end
+		only  []string // where it is allowed all the same
+		why   string
+	}{
+		{"os/exec", "*", []string{"driver/process"},
+			"only a driver starts processes, so that the places where something could run outside a sandbox are few"},
+		{"os", "StartProcess", nil, "see os/exec"},
+		{"syscall", "Exec ForkExec StartProcess", nil, "see os/exec"},
+		{"golang.org/x/sys/unix", "Exec", nil, "see os/exec"},
+		{module + "/internal/rawfork", "*", []string{"driver/process", "internal/sandboxinit"}, "see os/exec"},
+		{"net", "Dial* Listen* Resolver Lookup* DefaultResolver", nil,
+			"nothing of Glovebox uses the network yet; the first place to do so will be the gateway, and the only one to dial"},
+		{"net/http", "Get Head Post* New* *Client *Transport Serve* Server Listen*", nil, "see net"},
+		{"golang.org/x/sys/unix", "Connect Bind Listen", nil, "see net"},
+		{"syscall", "Connect Bind Listen", nil, "see net"},
+		{"os", "Getenv LookupEnv Environ ExpandEnv", []string{"cmd"},
+			"the environment is read at the door, in one place, so that nothing below depends on who calls or leaks it"},
+		{"time", "Sleep", []string{
+			// Locks of other processes end without a word, so there is nothing to wait for; both loops have a deadline.
+			"internal/store/turn.go",
+			// A mutex has no wait with a deadline, and the writer that holds it may never come back.
+			"cmd/glovebox/sink.go",
+		}, "a pause is too short on a busy machine and too long on an idle one, and cannot be cancelled: wait for the event"},
+		{"log", "*", nil, "a logger is handed in (log/slog), so that who runs the code says where the lines go"},
+		{"log/slog", "Default SetDefault Debug* Info* Warn* Error* Log LogAttrs", nil, "see log"},
+		{"fmt", "Print*", nil, "standard output belongs to the program that was run; a command has the stream handed in"},
+	}
+	for _, b := range bans {
+		used := map[string]bool{}
+		for _, f := range goFiles(t) {
+			if !f.product() {
+				continue
+			}
+			allowed := slices.IndexFunc(b.only, func(place string) bool { return within(f.path, place) })
+			for _, at := range uses(f, b.in, strings.Fields(b.names)) {
+				if allowed < 0 {
+					t.Errorf("%s: %s", at, b.why)
+				} else {
+					used[b.only[allowed]] = true
+				}
+			}
+		}
+		for _, place := range b.only {
+			if !used[place] {
+				t.Errorf("%s does not use %s %s any more: take the exception out of this test", place, b.in, b.names)
+			}
+		}
+	}
+}
+
+// uses returns the places where f refers to one of names of an imported package.
+func uses(f *goFile, imported string, names []string) []string {
+	var found []string
+	ast.Inspect(f.syntax, func(n ast.Node) bool {
+		sel, ok := n.(*ast.SelectorExpr)
+		if !ok {
+			return true
+		}
+		if x, ok := sel.X.(*ast.Ident); !ok || x.Obj != nil || f.named[x.Name] != imported {
+			return true // not a package, or another one
+		}
+		if slices.ContainsFunc(names, func(p string) bool { ok, _ := path.Match(p, sel.Sel.Name); return ok }) {
+			found = append(found, f.at(sel.Pos())+": "+imported+"."+sel.Sel.Name)
+		}
+		return true
+	})
+	return found
+}
+
+// TestTidyState: no state in packages, and nothing that runs because a package was linked. Two engines in one process must
+// not meet, a test must be able to run beside another, and what a program does must be seen from its main function.
+// Variables of packages are tables that nothing changes: filled where they are declared, or once by sync.OnceValue.
+func TestTidyState(t *testing.T) {
+	vars := map[string]map[string]bool{} // by folder and name
+	for _, f := range goFiles(t) {
+		if !f.product() {
+			continue
+		}
+		if vars[f.dir] == nil {
+			vars[f.dir] = map[string]bool{}
+		}
+		if _, ok := f.named["."]; ok {
+			t.Errorf("%s imports a package as \".\", which hides where names are from", f.path)
+		}
+		for _, d := range f.syntax.Decls {
+			if fn, ok := d.(*ast.FuncDecl); ok && fn.Recv == nil && fn.Name.Name == "init" {
+				t.Errorf("%s: func init runs before main has a say", f.at(fn.Pos()))
+			}
+			for _, v := range packageVars(d) {
+				for _, name := range v.Names {
+					vars[f.dir][name.Name] = name.Name != "_"
+				}
+				if typ, ok := v.Type.(*ast.SelectorExpr); ok {
+					if x, ok := typ.X.(*ast.Ident); ok && slices.Contains([]string{"sync", "sync/atomic"}, f.named[x.Name]) {
+						t.Errorf("%s: a variable of a package of type %s.%s is there to be changed", f.at(v.Pos()), x.Name, typ.Sel.Name)
+					}
+				}
+			}
+		}
+	}
+	for _, f := range goFiles(t) {
+		if f.product() {
+			for _, at := range changes(f, vars[f.dir]) {
+				t.Errorf("%s, a variable of the package, is changed", at)
+			}
+		}
+	}
+}
+
+func packageVars(d ast.Decl) []*ast.ValueSpec {
+	gen, ok := d.(*ast.GenDecl)
+	if !ok || gen.Tok != token.VAR {
+		return nil
+	}
+	var specs []*ast.ValueSpec
+	for _, s := range gen.Specs {
+		specs = append(specs, s.(*ast.ValueSpec))
+	}
+	return specs
+}
+
+// changes returns where f assigns to, or takes the address of, one of vars or a part of it.
+func changes(f *goFile, vars map[string]bool) []string {
+	top := map[*ast.ValueSpec]bool{}
+	for _, d := range f.syntax.Decls {
+		for _, v := range packageVars(d) {
+			top[v] = true
+		}
+	}
+	var found []string
+	check := func(targets ...ast.Expr) {
+		for _, target := range targets {
+			id := root(target)
+			if id == nil || !vars[id.Name] {
+				continue
+			}
+			// An identifier without an object is declared in another file of the package.
+			if spec, _ := declaration(id).(*ast.ValueSpec); id.Obj == nil || spec != nil && top[spec] {
+				found = append(found, f.at(id.Pos())+": "+id.Name)
+			}
+		}
+	}
+	ast.Inspect(f.syntax, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.AssignStmt:
+			if n.Tok != token.DEFINE {
+				check(n.Lhs...)
+			}
+		case *ast.IncDecStmt:
+			check(n.X)
+		case *ast.RangeStmt:
+			if n.Tok == token.ASSIGN {
+				check(n.Key, n.Value)
+			}
+		case *ast.UnaryExpr:
+			if n.Op == token.AND {
+				check(n.X)
+			}
+		case *ast.CallExpr:
+			if fn, ok := n.Fun.(*ast.Ident); ok && fn.Obj == nil && (fn.Name == "delete" || fn.Name == "clear") {
+				check(n.Args[0])
+			}
+		}
+		return true
+	})
+	return found
+}
+
+func declaration(id *ast.Ident) any {
+	if id.Obj == nil {
+		return nil
+	}
+	return id.Obj.Decl
+}
+
+// root returns the variable that e is a part of, if it begins with one.
+func root(e ast.Expr) *ast.Ident {
+	for {
+		switch x := e.(type) {
+		case *ast.Ident:
+			return x
+		case *ast.SelectorExpr:
+			e = x.X
+		case *ast.IndexExpr:
+			e = x.X
+		case *ast.StarExpr:
+			e = x.X
+		case *ast.ParenExpr:
+			e = x.X
+		default:
+			return nil
+		}
+	}
+}
