@@ -63,7 +63,7 @@ var repository = sync.OnceValue(func() *tree {
 			return err
 		case e.IsDir() && slices.Contains([]string{".git", "bin", "dist"}, name):
 			return filepath.SkipDir
-		case !e.Type().IsRegular() || strings.HasSuffix(name, ".test"):
+		case name == ".git" || !e.Type().IsRegular() || strings.HasSuffix(name, ".test"):
 			return nil
 		}
 		t.files = append(t.files, filepath.ToSlash(name))
