@@ -5,7 +5,7 @@ def boot(main):
             trace = trace.tb_next
         sys.__excepthook__(kind, error.with_traceback(trace), trace)
     ours = (boot.__code__, sys._getframe(1).f_code)
-    sys.excepthook = hook
+    sys.excepthook = type(hook)(hook.__code__, {"__builtins__": __builtins__}, "hook", None, hook.__closure__)
     del sys.argv[0]
     path = sys.argv[0]
     sys.path.insert(0, "/workspace")

@@ -67,6 +67,7 @@ func TestBoot(t *testing.T) {
 		"no module":     "import no_such_module\n",
 		"thread":        "import threading\nt = threading.Thread(target=print, args=('hi',))\nt.start()\n",
 		"own hook":      "import sys\nsys.excepthook = lambda *a: print('mine')\n1/0\n",
+		"finaliser":     "import os\nclass A:\n    def __del__(self): os.write(1, b'gone')\na = A()\n",
 		"group":         "raise ExceptionGroup('g', [ValueError(1)])\n",
 		"deep in main":  "def f(n):\n    f(n - 1) if n else 1/0\nf(3)\n",
 		"source of own": "import inspect\ndef f():\n    return 1\nprint(inspect.getsource(f))\n",
