@@ -1,0 +1,2 @@
+// CT: the smallest useful program
+console.log("hello")
