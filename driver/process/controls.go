@@ -2,6 +2,7 @@ package process
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"os"
@@ -13,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"glovebox"
+	"glovebox/driver"
 )
 
 // Controls examines the machine for each control of the rung without starting anything but an empty process of its own.
@@ -23,16 +25,37 @@ func (d *Driver) Controls(ctx context.Context) []glovebox.Control {
 		all = append(all, control("cgroups", false, "none are mounted at /sys/fs/cgroup",
 			"mount -t cgroup2 cgroup2 /sys/fs/cgroup"))
 	} else {
-		for _, f := range host.Controls(d.cfg.Cgroup) {
+		for _, f := range host.Controls(d.parent(host)) {
 			all = append(all, control("cgroup "+f.Name, f.Available, f.Detail, f.Fix))
 		}
 	}
-	all = append(all, diskControl())
+	all = append(all, diskControl(), d.trialControl(ctx))
 	for i := range all {
 		all[i].Required = !d.accepts(strings.TrimPrefix(all[i].Name, "cgroup ")) && all[i].Name != "workspace on disk" &&
 			all[i].Name != "own user ids"
 	}
 	return all
+}
+
+// trialControl makes a sandbox and takes it down again: what the others cannot foresee shows here.
+func (d *Driver) trialControl(ctx context.Context) glovebox.Control {
+	const name = "a sandbox can be made"
+	s, err := d.Start(ctx, driver.Spec{
+		ID: "doctor_" + strings.ToLower(rand.Text()), Limits: glovebox.Limits{
+			CPUs: 1, Memory: 128 * glovebox.MiB, Disk: glovebox.MiB, Files: 64, OpenFiles: 64, Processes: 16,
+		},
+	})
+	if err == nil {
+		err = s.Close(ctx)
+	}
+	var known *glovebox.Error
+	switch {
+	case err == nil:
+		return control(name, true, "made and removed", "")
+	case errors.As(err, &known):
+		return control(name, false, known.Public, known.Fix)
+	}
+	return control(name, false, err.Error(), "what is missing above comes first")
 }
 
 func control(name string, available bool, detail, fix string) glovebox.Control {
@@ -59,7 +82,7 @@ func (d *Driver) namespaceControl(ctx context.Context) glovebox.Control {
 	if err == nil {
 		// How it ends says nothing: it was made.
 		_ = cmd.Wait()
-		return control("namespaces", true, "user, mount, pid, network, ipc, uts and cgroup", "")
+		return control("namespaces", true, "user, mount, pid, network, ipc and uts", "")
 	}
 	detail, fix := "the kernel refuses new user namespaces", "sysctl -w user.max_user_namespaces=15000"
 	for _, knob := range []struct{ file, refuses, fix string }{
@@ -84,7 +107,7 @@ func (d *Driver) idControl() glovebox.Control {
 	}
 	fix := fmt.Sprintf("apt-get install uidmap, and: usermod --add-subuids %[1]s --add-subgids %[1]s %[2]d",
 		"100000-165535", os.Getuid())
-	if _, err := exec.LookPath("newuidmap"); err != nil {
+	if findProgram("newuidmap") == "" {
 		return control("own user ids", false, "newuidmap is missing: the program has the starting user's id outside", fix)
 	}
 	pool, ok := subordinate("/etc/subuid", "/etc/subgid")
@@ -122,7 +145,7 @@ func diskControl() glovebox.Control {
 	case unix.Access("/dev/loop-control", unix.W_OK) != nil:
 		return control(name, false, "no loop devices", "modprobe loop")
 	}
-	if _, err := exec.LookPath("mkfs.ext4"); err != nil {
+	if findProgram("mkfs.ext4") == "" {
 		return control(name, false, "mkfs.ext4 is missing", "apt-get install e2fsprogs")
 	}
 	return control(name, true, "ext4 in a sparse file", "")

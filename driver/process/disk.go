@@ -36,12 +36,12 @@ func (d *Driver) makeDisk(ctx context.Context, l glovebox.Limits, i *ids) (_ *os
 	if err := os.MkdirAll(d.cfg.ScratchDir, 0o700); err != nil {
 		return nil, fmt.Errorf("make scratch folder: %w", err)
 	}
-	file, err := os.CreateTemp(d.cfg.ScratchDir, "disk-")
+	// Without a name, so that nothing is left whenever this process ends.
+	file, err := os.OpenFile(d.cfg.ScratchDir, os.O_RDWR|unix.O_TMPFILE, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("make backing file: %w", err)
 	}
 	undo.Push("close backing file", func(context.Context) error { return file.Close() })
-	undo.Push("unlink backing file", func(context.Context) error { return os.Remove(file.Name()) })
 	if err := format(ctx, file, l, i); err != nil {
 		return nil, err
 	}
@@ -56,8 +56,8 @@ func (d *Driver) makeDisk(ctx context.Context, l glovebox.Limits, i *ids) (_ *os
 // format makes an ext4 of the size and with the inodes asked for. The tables come on top of the size, so that a program can
 // really fill it up to the limit.
 func format(ctx context.Context, file *os.File, l glovebox.Limits, i *ids) error {
-	mkfs, err := exec.LookPath("mkfs.ext4")
-	if err != nil {
+	mkfs := findProgram("mkfs.ext4")
+	if mkfs == "" {
 		return glovebox.Errorf(glovebox.CodeUnavailable, "install e2fsprogs (apt-get install e2fsprogs)",
 			"a workspace on disk needs mkfs.ext4")
 	}
@@ -68,8 +68,8 @@ func format(ctx context.Context, file *os.File, l glovebox.Limits, i *ids) error
 	}
 	cmd := exec.CommandContext(ctx, mkfs, "-q", "-F", "-b", "4096", "-m", "0", "-I", strconv.Itoa(inodeSize),
 		"-N", strconv.FormatInt(l.Files+16, 10), "-O", "^has_journal,^resize_inode",
-		"-E", fmt.Sprintf("lazy_itable_init=1,nodiscard,root_owner=%d:%d", i.init, i.init), file.Name())
-	cmd.Env = []string{}
+		"-E", fmt.Sprintf("lazy_itable_init=1,nodiscard,root_owner=%d:%d", i.init, i.init), "/proc/self/fd/3")
+	cmd.Env, cmd.ExtraFiles = []string{}, []*os.File{file}
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("mkfs.ext4: %w: %.200q", err, out)
 	}

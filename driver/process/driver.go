@@ -16,6 +16,8 @@ import (
 	"slices"
 	"sync"
 
+	"golang.org/x/sys/unix"
+
 	"glovebox"
 	"glovebox/driver"
 	"glovebox/internal/cgroup"
@@ -26,12 +28,13 @@ import (
 type Config struct {
 	// Init is the path of glovebox-init. Empty: beside the running program.
 	Init string
-	// Cgroup is the group under which each run gets its own, as a path below every hierarchy. Empty: /glovebox for root,
-	// else /glovebox-UID.
+	// Cgroup is the group under which each run gets its own, as a path below every hierarchy. Empty: /glovebox for root; for a
+	// user below the user's own group on version 2, and /glovebox-UID on version 1.
 	Cgroup string
 	// IDs is the pool of host ids for root. Zero: 65536 ids from 0x70000000.
 	IDs IDPool
-	// RuntimeDir holds the id locks, shared by all engines of one user. Empty: /run/glovebox for root, else ScratchDir.
+	// RuntimeDir holds the id locks, which all engines of one user must share. Empty: /run/glovebox for root, else
+	// /run/user/UID/glovebox, or /tmp/glovebox-UID where there is no such folder.
 	RuntimeDir string
 	// ScratchDir holds the backing files of workspaces on disk. Required.
 	ScratchDir string
@@ -73,21 +76,16 @@ func New(cfg Config) (*Driver, error) {
 		}
 		cfg.Init = filepath.Join(filepath.Dir(self), "glovebox-init")
 	}
-	root := os.Getuid() == 0
-	if cfg.Cgroup == "" {
-		cfg.Cgroup = "/glovebox"
-		if !root {
-			cfg.Cgroup = fmt.Sprintf("/glovebox-%d", os.Getuid())
-		}
-	}
 	if cfg.IDs == (IDPool{}) {
 		cfg.IDs = defaultPool
 	}
+	pool, err := cfg.IDs.whole()
+	if err != nil {
+		return nil, err
+	}
+	cfg.IDs = pool
 	if cfg.RuntimeDir == "" {
-		cfg.RuntimeDir = "/run/glovebox"
-		if !root {
-			cfg.RuntimeDir = cfg.ScratchDir
-		}
+		cfg.RuntimeDir = runtimeDir()
 	}
 	filter, err := seccomp.Filter(runtime.GOARCH)
 	if err != nil {
@@ -96,6 +94,29 @@ func New(cfg Config) (*Driver, error) {
 	d := &Driver{cfg: cfg, filter: filter}
 	d.host = sync.OnceValues(func() (*cgroup.Host, error) { return cgroup.Detect("/sys/fs/cgroup") })
 	return d, nil
+}
+
+// parent is the control group under which runs get theirs.
+func (d *Driver) parent(host *cgroup.Host) string {
+	switch {
+	case d.cfg.Cgroup != "":
+		return d.cfg.Cgroup
+	case os.Getuid() != 0 && host.Mode() != "v2":
+		return fmt.Sprintf("/glovebox-%d", os.Getuid())
+	}
+	return host.Parent()
+}
+
+// runtimeDir is a folder of the calling user that no other engine of the user's can mistake for another.
+func runtimeDir() string {
+	uid := os.Getuid()
+	if uid == 0 {
+		return "/run/glovebox"
+	}
+	if own := fmt.Sprintf("/run/user/%d", uid); unix.Access(own, unix.W_OK) == nil {
+		return own + "/glovebox"
+	}
+	return fmt.Sprintf("/tmp/glovebox-%d", uid)
 }
 
 // Isolation is the process rung.

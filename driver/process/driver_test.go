@@ -53,7 +53,11 @@ func run(m *testing.M) int {
 
 func newDriver(t *testing.T) driver.Driver {
 	t.Helper()
-	d, err := process.New(process.Config{Init: initBinary, ScratchDir: t.TempDir(), Cgroup: os.Getenv(userCgroupEnv)})
+	cfg := process.Config{Init: initBinary, ScratchDir: t.TempDir(), Cgroup: os.Getenv(userCgroupEnv)}
+	if cfg.Cgroup != "" {
+		cfg.RuntimeDir = filepath.Join(os.TempDir(), "locks") // so that nothing of the user is left
+	}
+	d, err := process.New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

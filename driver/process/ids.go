@@ -32,6 +32,22 @@ const blockSize = 16
 // programs take for negative numbers.
 var defaultPool = IDPool{Start: 0x70000000, Count: 1 << 16}
 
+// lowestID is the first id that a pool may hold: below it accounts of the host are expected (on most systems 1000 to 60000 are
+// people's, and 65534 and 65535 have meanings of their own).
+const lowestID = 1 << 16
+
+// whole returns the whole blocks of p, and fails when there is none or one could belong to somebody.
+func (p IDPool) whole() (IDPool, error) {
+	start := (uint64(p.Start) + blockSize - 1) / blockSize * blockSize
+	end := (uint64(p.Start) + uint64(p.Count)) / blockSize * blockSize
+	if start < lowestID || end > 1<<32-blockSize || end < start+blockSize {
+		return IDPool{}, glovebox.Errorf(glovebox.CodeInvalid,
+			fmt.Sprintf("leave drivers.process.uid_pool out, or take at least %d ids from %d on, such as 1879048192:65536", blockSize, lowestID),
+			"the pool of user ids %d:%d holds no block of %d ids that nobody has", p.Start, p.Count, blockSize)
+	}
+	return IDPool{uint32(start), uint32(end - start)}, nil
+}
+
 // ids are the host ids of one sandbox.
 type ids struct {
 	init, program uint32   // both the starting user's, where single
@@ -52,7 +68,7 @@ func (i *ids) release() error {
 // describe says what the program's id is outside, for the posture.
 func (i *ids) describe() string {
 	if i.single {
-		return "the starting user's own id (single)"
+		return "the starting user's own id and groups (single)"
 	}
 	return fmt.Sprintf("own block, outside %d", i.program)
 }
@@ -69,7 +85,7 @@ func (d *Driver) takeIDs() (*ids, error) {
 		return i, nil
 	}
 	pool, ok := subordinate("/etc/subuid", "/etc/subgid")
-	if _, err := exec.LookPath("newuidmap"); ok && err == nil {
+	if ok && findProgram("newuidmap") != "" {
 		i, err := takeBlock(pool, d.cfg.RuntimeDir)
 		if err != nil {
 			return nil, err
@@ -89,9 +105,6 @@ func (d *Driver) takeIDs() (*ids, error) {
 // takeBlock locks one block of the pool. The lock is on one byte of one file and goes with the process that holds it, so
 // nothing is left to clean up.
 func takeBlock(pool IDPool, dir string) (*ids, error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("make folder for locks: %w", err)
-	}
 	f, err := openLocks(dir)
 	if err != nil {
 		return nil, err
@@ -116,7 +129,20 @@ func takeBlock(pool IDPool, dir string) (*ids, error) {
 		"all %d blocks of user ids are in use", blocks)
 }
 
+// openLocks opens the file of locks in a folder that is the calling user's alone: whoever else could make the folder could hold
+// all locks.
 func openLocks(dir string) (*os.File, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("make folder for locks: %w", err)
+	}
+	var st unix.Stat_t
+	if err := unix.Lstat(dir, &st); err != nil {
+		return nil, fmt.Errorf("look at folder for locks: %w", err)
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFDIR || st.Uid != uint32(os.Getuid()) || st.Mode&0o022 != 0 {
+		return nil, glovebox.Errorf(glovebox.CodeUnavailable, "remove "+dir+" (it is made anew) or let root do it",
+			"the folder for locks is not the calling user's own")
+	}
 	f, err := os.OpenFile(filepath.Join(dir, "ids.lock"), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("open id locks: %w", err)
@@ -125,7 +151,7 @@ func openLocks(dir string) (*os.File, error) {
 }
 
 // groupName names a sandbox's control groups so that others can tell whether their owner lives.
-func (i *ids) groupName(id string) string { return fmt.Sprintf("%s-%x", id, i.token) }
+func (i *ids) groupName(id string) string { return fmt.Sprintf("%s-t%08x", id, i.token) }
 
 // sweep removes the control groups of sandboxes whose supervisor died: those whose token nobody holds. What still has
 // processes stays; they are dying, since their lifeline is gone.
@@ -135,10 +161,14 @@ func (d *Driver) sweep(host *cgroup.Host) error {
 		return err
 	}
 	defer locks.Close()
-	return host.Sweep(d.cfg.Cgroup, func(name string) bool {
-		token, err := strconv.ParseUint(name[strings.LastIndexByte(name, '-')+1:], 16, 32)
-		if err != nil {
+	return host.Sweep(d.parent(host), func(name string) bool {
+		at := strings.LastIndex(name, "-t")
+		if at < 0 || len(name) != at+len("-t")+8 {
 			return true // not a name of ours
+		}
+		token, err := strconv.ParseUint(name[at+2:], 16, 32)
+		if err != nil {
+			return true
 		}
 		lock := unix.Flock_t{Type: unix.F_WRLCK, Start: int64(token), Len: 1}
 		err = unix.FcntlFlock(locks.Fd(), unix.F_OFD_GETLK, &lock)
@@ -183,6 +213,16 @@ func readSubordinate(path string, names []string) (IDPool, bool) {
 	return IDPool{}, false
 }
 
+// findProgram finds a tool of the system where systems keep them, whatever the caller's PATH. Empty: it is not there.
+func findProgram(name string) string {
+	for _, dir := range []string{"/usr/sbin/", "/usr/bin/", "/sbin/", "/bin/", "/usr/local/sbin/", "/usr/local/bin/"} {
+		if unix.Access(dir+name, unix.X_OK) == nil {
+			return dir + name
+		}
+	}
+	return ""
+}
+
 // writeMaps tells the kernel which ids of the host stand behind those inside. Nothing else is mapped.
 func (i *ids) writeMaps(ctx context.Context, pid int) error {
 	if i.helper {
@@ -211,7 +251,7 @@ func (i *ids) writeMaps(ctx context.Context, pid int) error {
 // runHelpers has the set-uid helpers of the shadow tools write the maps, as a user may not use subordinate ids otherwise.
 func (i *ids) runHelpers(ctx context.Context, pid int) error {
 	for _, helper := range []string{"newuidmap", "newgidmap"} {
-		cmd := exec.CommandContext(ctx, helper, strconv.Itoa(pid),
+		cmd := exec.CommandContext(ctx, findProgram(helper), strconv.Itoa(pid),
 			"0", strconv.FormatUint(uint64(i.init), 10), "1",
 			strconv.Itoa(wire.ProgramID), strconv.FormatUint(uint64(i.program), 10), "1")
 		cmd.Env = []string{}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 
 	"glovebox"
@@ -35,6 +36,9 @@ func (s *sandbox) readPosture(f *wire.Started) (glovebox.Posture, error) {
 			p[must.key] = must.shown
 		}
 	}
+	if err := checkFilter(status); err != nil {
+		return nil, err
+	}
 	if err := s.checkIDs(status, f.UIDMap); err != nil {
 		return nil, err
 	}
@@ -58,19 +62,71 @@ func (s *sandbox) readPosture(f *wire.Started) (glovebox.Posture, error) {
 	if s.landlock > 0 {
 		p["landlock"] = fmt.Sprintf("version %d", s.landlock)
 	}
+	return p, s.readLimits(p)
+}
+
+// readLimits checks that the program is in its control groups and that they have the limits that were granted.
+func (s *sandbox) readLimits(p glovebox.Posture) error {
+	joined, err := s.group.Everywhere()
+	if err != nil {
+		return fmt.Errorf("read membership back: %w", err)
+	}
+	if !joined {
+		return postureError("it is not in all of its control groups")
+	}
 	limits, err := s.group.Limits()
 	if err != nil {
-		return nil, fmt.Errorf("read limits back: %w", err)
+		return fmt.Errorf("read limits back: %w", err)
 	}
-	if _, ok := limits["cpuset"]; !ok && !s.driver.accepts("cpuset") {
-		return nil, glovebox.Errorf(glovebox.CodeUnavailable,
-			"mount the cpuset controller, or set drivers.process.accept: [cpuset]",
-			"this machine cannot keep a run to the CPUs it was granted")
+	granted := s.spec.Limits
+	page := int64(os.Getpagesize())
+	if n, err := strconv.ParseInt(limits["memory"], 10, 64); err != nil || n > int64(granted.Memory) || n <= int64(granted.Memory)-page {
+		return postureError("its memory limit is %q", limits["memory"])
+	}
+	if limits["pids"] != strconv.FormatInt(granted.Processes, 10) {
+		return postureError("its limit of processes is %q", limits["pids"])
+	}
+	if n, err := strconv.ParseFloat(limits["cpu"], 64); err != nil || n > granted.CPUs+0.001 || n < granted.CPUs-0.001 {
+		return postureError("its limit of CPU bandwidth is %q", limits["cpu"])
+	}
+	if _, ok := limits["cpuset"]; !ok {
+		if !s.driver.accepts("cpuset") {
+			return glovebox.Errorf(glovebox.CodeUnavailable,
+				"mount the cpuset controller, or set drivers.process.accept: [cpuset]",
+				"this machine cannot keep a run to the CPUs it was granted")
+		}
+		limits["cpuset"] = "absent (accepted)"
 	}
 	for name, value := range limits {
 		p["cgroup_"+name] = value
 	}
-	return p, nil
+	return nil
+}
+
+// ownFilters is how many system call filters this process is under itself, as inside a container; empty where the kernel does
+// not say (before Linux 5.9).
+func ownFilters() (string, error) {
+	status, err := os.ReadFile("/proc/thread-self/status")
+	if err != nil {
+		return "", fmt.Errorf("read own filters: %w", err)
+	}
+	return statusFields(string(status))["Seccomp_filters"], nil
+}
+
+// checkFilter makes sure that the program has one filter more than we do: being filtered at all could be inherited.
+func checkFilter(status map[string]string) error {
+	own, err := ownFilters()
+	if err != nil || own == "" {
+		return err
+	}
+	ours, err := strconv.Atoi(own)
+	if err != nil {
+		return fmt.Errorf("read own filters: %w", err)
+	}
+	if status["Seccomp_filters"] != strconv.Itoa(ours+1) {
+		return postureError("it has %q system call filters, and we have %d", status["Seccomp_filters"], ours)
+	}
+	return nil
 }
 
 // noCaps is an empty set as /proc/PID/status writes it.

@@ -75,10 +75,19 @@ func (p *process) Kill(ctx context.Context) error {
 		p.awaitReaped(ctx)
 		return nil
 	}
-	if initErr := p.sandbox.endInit(context.WithoutCancel(ctx)); initErr != nil {
+	ctx, cancel := undoContext(ctx)
+	defer cancel()
+	if initErr := p.sandbox.endInit(ctx); initErr != nil {
 		return errors.Join(err, initErr)
 	}
 	return nil
+}
+
+// abort ends a program that was not let go.
+func (p *process) abort(ctx context.Context) error {
+	ctx, cancel := undoContext(ctx)
+	defer cancel()
+	return p.Kill(ctx)
 }
 
 // awaitReaped waits a moment for init to take note of the dead, so that they no longer count as processes. They are dead in

@@ -35,6 +35,7 @@ type sandbox struct {
 	lost    chan struct{} // closed when nothing more will come from init
 
 	asking  sync.Mutex // one request at a time
+	silent  bool       // a request was given up, and its answer could be taken for that of the next
 	mu      sync.Mutex
 	current *process
 	closing sync.Once
@@ -106,13 +107,42 @@ func (s *sandbox) await(ctx context.Context) (reply, error) {
 	return r, nil
 }
 
+// ask sends one request and waits for its answer. Whoever gives up waiting ends the sandbox: an answer that comes late must
+// never be taken for that of another request.
 func (s *sandbox) ask(ctx context.Context, m wire.Message, files ...*os.File) (reply, error) {
 	s.asking.Lock()
 	defer s.asking.Unlock()
+	if s.silent {
+		return reply{}, errors.New("the sandbox was ended because it did not answer in time")
+	}
 	if err := s.conn.Send(m, files...); err != nil {
 		return reply{}, err
 	}
-	return s.await(ctx)
+	r, err := s.await(ctx)
+	if err != nil && ctx.Err() != nil {
+		s.silent = true
+		_ = s.init.Kill()
+	}
+	return r, err
+}
+
+// hangUp closes the lifeline and waits until nothing more comes from init. What came and nobody took is closed.
+func (s *sandbox) hangUp(context.Context) error {
+	err := s.conn.Close()
+	<-s.lost
+	select {
+	case r := <-s.replies:
+		closeFiles(r.files)
+	default:
+	}
+	return err
+}
+
+// undoLimit bounds what is undone after a failure, however the caller's context ended.
+const undoLimit = 10 * time.Second
+
+func undoContext(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(context.WithoutCancel(ctx), undoLimit, errors.New("it took longer than 10 s"))
 }
 
 // Open opens a file beneath /outputs by asking init, whose namespaces hold the file system.
@@ -187,14 +217,10 @@ func (s *sandbox) Close(ctx context.Context) error {
 
 func (s *sandbox) close(ctx context.Context) error {
 	var undo cleanup.Stack
-	undo.Push("release ids", func(context.Context) error { return s.ids.release() })
+	undo.Push("release ids", s.releaseIDs)
 	undo.Push("remove control groups", s.group.Remove)
 	undo.Push("close workspace", func(context.Context) error { return s.data.Close() })
-	undo.Push("close lifeline", func(context.Context) error {
-		err := s.conn.Close()
-		<-s.lost
-		return err
-	})
+	undo.Push("close lifeline", s.hangUp)
 	undo.Push("end init", s.endInit)
 	undo.Push("end program", s.group.Kill)
 	s.mu.Lock()
@@ -204,6 +230,16 @@ func (s *sandbox) close(ctx context.Context) error {
 		undo.Push("close streams", func(context.Context) error { return p.closeStreams() })
 	}
 	return undo.Run(ctx)
+}
+
+// releaseIDs lets others have the ids, but not while something may still run under them.
+func (s *sandbox) releaseIDs(context.Context) error {
+	select {
+	case <-s.gone:
+		return s.ids.release()
+	default:
+		return errors.New("init has not ended: its ids stay taken until this process ends")
+	}
 }
 
 // codeFile seals code into memory, so that what was recorded is what is run.
@@ -266,11 +302,11 @@ func (s *sandbox) Exec(ctx context.Context, cmd driver.Command) (driver.Process,
 	}
 	if err := p.begin(r, cmd.Stdin); err != nil {
 		closeFiles(r.files)
-		return nil, errors.Join(err, p.Kill(context.WithoutCancel(ctx)))
+		return nil, errors.Join(err, p.abort(ctx))
 	}
 	p.released = time.Now()
 	if err := s.conn.Send(wire.Message{Go: &wire.Go{}}); err != nil {
-		return nil, errors.Join(fmt.Errorf("execute: %w", err), p.Kill(context.WithoutCancel(ctx)))
+		return nil, errors.Join(fmt.Errorf("execute: %w", err), p.abort(ctx))
 	}
 	return p, nil
 }

@@ -40,10 +40,15 @@ var initCapabilities = []uintptr{
 func (d *Driver) start(ctx context.Context, spec driver.Spec) (_ *sandbox, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, errors.New("the sandbox did not start in 30 s"))
 	defer cancel()
+	if err := d.checkLimits(spec.Limits); err != nil {
+		return nil, err
+	}
 	var undo cleanup.Stack
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, undo.Run(context.WithoutCancel(ctx)))
+			ctx, cancel := undoContext(ctx)
+			defer cancel()
+			err = errors.Join(err, undo.Run(ctx))
 		}
 	}()
 	host, err := d.host()
@@ -54,10 +59,15 @@ func (d *Driver) start(ctx context.Context, spec driver.Spec) (_ *sandbox, err e
 	if err != nil {
 		return nil, err
 	}
-	undo.Push("release ids", func(context.Context) error { return i.release() })
-
-	s := &sandbox{driver: d, spec: spec, ids: i}
-	s.group, err = host.New(d.cfg.Cgroup, i.groupName(spec.ID), cgroup.Limits{
+	s := &sandbox{driver: d, spec: spec, ids: i, gone: make(chan struct{})}
+	spawned := false
+	undo.Push("release ids", func(ctx context.Context) error {
+		if !spawned {
+			return i.release()
+		}
+		return s.releaseIDs(ctx)
+	})
+	s.group, err = host.New(d.parent(host), i.groupName(spec.ID), cgroup.Limits{
 		Memory: int64(spec.Limits.Memory), Processes: spec.Limits.Processes, CPUs: spec.Limits.CPUs,
 	})
 	if err != nil {
@@ -70,6 +80,7 @@ func (d *Driver) start(ctx context.Context, spec driver.Spec) (_ *sandbox, err e
 	if err := s.spawn(&undo); err != nil {
 		return nil, err
 	}
+	spawned = true
 	if err := i.writeMaps(ctx, s.init.Pid); err != nil {
 		return nil, fmt.Errorf("map ids: %w", err)
 	}
@@ -92,10 +103,9 @@ func (s *sandbox) spawn(undo *cleanup.Stack) error {
 		return err
 	}
 	defer far.Close()
-	undo.Push("close lifeline", func(context.Context) error { return conn.Close() })
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
-		return fmt.Errorf("open null device: %w", err)
+		return errors.Join(fmt.Errorf("open null device: %w", err), conn.Close())
 	}
 	defer null.Close()
 	cradle := -1
@@ -104,18 +114,18 @@ func (s *sandbox) spawn(undo *cleanup.Stack) error {
 	}
 	process, err := spawnInit(s.driver.cfg.Init, null, far, cradle)
 	if err != nil {
-		return explainSpawn(err)
+		return errors.Join(explainSpawn(err), conn.Close())
 	}
-	s.conn, s.init, s.gone = conn, process, make(chan struct{})
+	s.conn, s.init = conn, process
+	s.replies, s.lost = make(chan reply, 1), make(chan struct{})
 	go func() {
 		defer close(s.gone)
 		// The state says nothing that matters: init's end is the sandbox's, however it came.
 		_, _ = process.Wait()
 	}()
-	undo.Push("end init", s.endInit)
-	s.replies = make(chan reply, 1)
-	s.lost = make(chan struct{})
 	go s.listen()
+	undo.Push("close lifeline", s.hangUp)
+	undo.Push("end init", s.endInit)
 	return nil
 }
 
@@ -177,13 +187,15 @@ func (s *sandbox) awaitReady(ctx context.Context) error {
 		return fmt.Errorf("build sandbox: %w", err)
 	}
 	if r.message.Ready == nil || len(r.files) != 1 {
+		closeFiles(r.files)
 		return errors.New("build sandbox: unexpected answer")
 	}
-	s.data, s.landlock = r.files[0], r.message.Ready.LandlockABI
 	var st unix.Statfs_t
-	if err := unix.Fstatfs(fdOf(s.data), &st); err != nil {
+	if err := unix.Fstatfs(fdOf(r.files[0]), &st); err != nil {
+		closeFiles(r.files)
 		return fmt.Errorf("measure workspace: %w", err)
 	}
+	s.data, s.landlock = r.files[0], r.message.Ready.LandlockABI
 	s.baseline = (int64(st.Blocks) - int64(st.Bfree)) * st.Bsize
 	return nil
 }
@@ -194,6 +206,30 @@ func fdOf(f *os.File) int {
 		_ = raw.Control(func(n uintptr) { fd = int(n) })
 	}
 	return fd
+}
+
+// checkLimits refuses what this process could not give its children: hard limits of its own that are below what was granted.
+func (d *Driver) checkLimits(l glovebox.Limits) error {
+	var own unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &own); err != nil {
+		return fmt.Errorf("read own limits: %w", err)
+	}
+	if own.Max < uint64(l.OpenFiles) {
+		return glovebox.Errorf(glovebox.CodeUnavailable,
+			fmt.Sprintf("raise it where glovebox is started (ulimit -Hn %d), or ask for --open-files %d", l.OpenFiles, own.Max),
+			"glovebox itself may open only %d files, and %d were granted", own.Max, l.OpenFiles)
+	}
+	flags := [...]string{"-v", "-t", "-d", "-f"}
+	for i, limit := range wire.EndlessLimits {
+		if err := unix.Getrlimit(int(limit), &own); err != nil {
+			return fmt.Errorf("read own limits: %w", err)
+		}
+		if own.Max != unix.RLIM_INFINITY {
+			return glovebox.Errorf(glovebox.CodeUnavailable, "start glovebox where `ulimit -H "+flags[i]+"` says unlimited",
+				"glovebox itself is limited (ulimit %s), and its programs would be beside their own limits", flags[i])
+		}
+	}
+	return nil
 }
 
 // landlockABI asks the kernel for its version of Landlock; 0 is none (landlock_create_ruleset(2)).

@@ -2,6 +2,7 @@ package cgroup
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -11,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -44,6 +46,24 @@ func rmdir(dir string) error {
 			return nil
 		case err != syscall.EINTR:
 			return &fs.PathError{Op: "rmdir", Path: dir, Err: err}
+		}
+	}
+}
+
+// rmdirSoon is rmdir for a group whose last process may be gone from its list and not yet from its count.
+func rmdirSoon(dir string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+	defer cancel()
+	for wait := 500 * time.Microsecond; ; wait *= 2 {
+		err := rmdir(dir)
+		if !errors.Is(err, syscall.EBUSY) {
+			return err
+		}
+		if procs, _ := read(dir, "cgroup.procs"); procs != "" {
+			return err
+		}
+		if sleep(ctx, wait) != nil {
+			return err
 		}
 	}
 }

@@ -152,7 +152,7 @@ func (h *Host) Sweep(parent string, live func(name string) bool) error {
 			}
 			dir := filepath.Join(p.dir+parent, e.Name())
 			for _, part := range []string{filepath.Join(dir, "run"), filepath.Join(dir, "init"), dir} {
-				if err := rmdir(part); err != nil {
+				if err := rmdirSoon(part); err != nil {
 					errs = append(errs, fmt.Errorf("sweep control groups: %w", err))
 					break
 				}

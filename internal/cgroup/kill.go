@@ -172,6 +172,20 @@ func (g *Group) Empty() (bool, error) {
 	return true, nil
 }
 
+// Everywhere reports whether a process is in each of the groups.
+func (g *Group) Everywhere() (bool, error) {
+	for _, p := range g.order {
+		procs, err := read(g.dirs[p], "cgroup.procs")
+		if err != nil {
+			return false, fmt.Errorf("look into control group: %w", err)
+		}
+		if procs == "" {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
 // Remove removes the groups and closes the descriptors. It waits until ctx's end for processes that are about to be gone,
 // but kills none. Removing again does nothing; after a failure it can be tried again.
 func (g *Group) Remove(ctx context.Context) error {

@@ -19,6 +19,7 @@ const (
 	stepSignals
 	stepCgroup
 	stepCgroupNS
+	stepCPUs
 	stepOOM
 	stepStdio
 	stepLimits
@@ -37,7 +38,7 @@ const (
 
 var childSteps = [...]string{
 	stepSession: "start session", stepSignals: "reset signals", stepCgroup: "join control groups",
-	stepCgroupNS: "make control group namespace", stepOOM: "offer itself to the out-of-memory killer",
+	stepCgroupNS: "make control group namespace", stepCPUs: "take all CPUs of the control group", stepOOM: "offer itself to the out-of-memory killer",
 	stepStdio: "connect standard streams", stepLimits: "set resource limits", stepDir: "enter working directory",
 	stepGroups: "drop groups", stepBounding: "drop capability bounds", stepIDs: "take program id",
 	stepCaps: "drop capabilities", stepNoNewPrivs: "forbid new privileges", stepLandlock: "enforce Landlock",
@@ -72,7 +73,8 @@ type child struct {
 	clone     rawfork.CloneArgs
 	zero      [2]byte // "0", what a control group file takes for "whoever writes"
 	oom       [4]byte
-	sigaction [32]byte // SIG_DFL with no flags: struct sigaction is 32 bytes on 64-bit Linux
+	cpus      [1024]byte // every CPU there can be
+	sigaction [32]byte   // SIG_DFL with no flags: struct sigaction is 32 bytes on 64-bit Linux
 	caps      [2]unix.CapUserData
 	capHeader unix.CapUserHeader
 	failed    childError
@@ -100,6 +102,9 @@ func (c *child) start() (*started, error) {
 	c.report, c.gate = report[1], gate[0]
 	copy(c.zero[:], "0")
 	copy(c.oom[:], "1000")
+	for i := range c.cpus {
+		c.cpus[i] = 0xff
+	}
 	c.capHeader = unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	c.lastCap = unix.CAP_LAST_CAP
 
@@ -262,6 +267,11 @@ func (c *child) prepare() syscall.Errno {
 	if _, _, e := syscall.RawSyscall(syscall.SYS_UNSHARE, syscall.CLONE_NEWCGROUP, 0, 0); e != 0 {
 		return e
 	}
+	c.failed.step = stepCPUs
+	// A caller that is kept to some CPUs would keep its programs to them whatever was granted.
+	if _, _, e := syscall.RawSyscall(syscall.SYS_SCHED_SETAFFINITY, 0, uintptr(len(c.cpus)), uintptr(unsafe.Pointer(&c.cpus))); e != 0 {
+		return e
+	}
 	c.failed.step = stepOOM
 	if e := c.raiseOOMScore(); e != 0 {
 		return e
@@ -300,9 +310,18 @@ func (c *child) raiseOOMScore() syscall.Errno {
 //go:norace
 //go:nosplit
 func (c *child) setLimits() syscall.Errno {
+	syscall.RawSyscall(syscall.SYS_UMASK, 0o022, 0, 0)
 	none := syscall.Rlimit{}
 	if e := setLimit(unix.RLIMIT_CORE, &none); e != 0 {
 		return e
+	}
+	// What the caller's shell limits for itself is not the program's limit; the driver refuses to start where a hard limit
+	// stands against what was granted.
+	endless := syscall.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY}
+	for i := 0; i < len(wire.EndlessLimits); i++ {
+		if e := setLimit(wire.EndlessLimits[i], &endless); e != 0 {
+			return e
+		}
 	}
 	files := syscall.Rlimit{Cur: c.openFiles, Max: c.openFiles}
 	return setLimit(unix.RLIMIT_NOFILE, &files)

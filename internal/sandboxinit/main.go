@@ -57,6 +57,8 @@ func Main() int {
 	// A collection during the few milliseconds of set-up costs more than the memory it saves.
 	debug.SetGCPercent(-1)
 	debug.SetMemoryLimit(64 << 20)
+	// The caller's mask is the caller's business: what is made here has the modes that are asked for.
+	unix.Umask(0)
 	if err := unix.SetNonblock(wire.ControlFD, true); err != nil {
 		fmt.Fprintln(os.Stderr, "glovebox-init is started by glovebox, not by hand")
 		return 125

@@ -106,8 +106,7 @@ func openHost(setup *wire.Setup) ([]attached, error) {
 // two words instead of a path of the host, which would tell who runs it and where. An overlay without an upper layer writes
 // nothing.
 func openInputs(folder string) (attached, error) {
-	const attr = sealed | unix.MOUNT_ATTR_NOEXEC
-	nothing, err := newFS("tmpfs", attr, "size=4k", "nr_inodes=1", "mode=0555")
+	nothing, err := newFS("tmpfs", sealed, "size=4k", "nr_inodes=1", "mode=0555")
 	if err != nil {
 		return attached{}, err
 	}

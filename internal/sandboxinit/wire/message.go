@@ -16,6 +16,8 @@
 // Nothing inside the sandbox ever holds either end.
 package wire
 
+import "golang.org/x/sys/unix"
+
 // Message is one frame. Exactly one field is set.
 type Message struct {
 	Setup   *Setup   `json:",omitempty"`
@@ -115,6 +117,10 @@ type Failed struct {
 	Errno  int
 	Detail string
 }
+
+// EndlessLimits are the resource limits of a process that a program must not have beside those of its run: address space, CPU
+// time, data and size of a file. They are constants in all but form.
+var EndlessLimits = [...]uintptr{unix.RLIMIT_AS, unix.RLIMIT_CPU, unix.RLIMIT_DATA, unix.RLIMIT_FSIZE}
 
 // ControlFD is the descriptor on which init finds its control socket.
 const ControlFD = 3

@@ -1,0 +1,137 @@
+package process_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"glovebox"
+	"glovebox/driver"
+	"glovebox/driver/process"
+	"glovebox/internal/image"
+)
+
+// TestCallerLeavesNoTrace starts sandboxes from a process whose own habits would spoil them: its mask of modes, its soft limits,
+// its affinity.
+func TestCallerLeavesNoTrace(t *testing.T) {
+	needRoot(t)
+	defer syscall.Umask(syscall.Umask(0o177))
+	var files unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_FSIZE, &files); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Setrlimit(unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: 64 << 20, Max: files.Max}); err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Setrlimit(unix.RLIMIT_FSIZE, &files)
+	l := limits()
+	l.Disk, l.Memory, l.CPUs = 100*glovebox.MiB, 256*glovebox.MiB, 2
+	r := start(t, newDriver(t), l, `
+		cat /etc/hostname; touch made; stat -c %a made /etc /usr /dev /code; ulimit -f
+		head -c 70000000 /dev/zero > big && stat -c %s big; nproc`)
+	got := strings.ReplaceAll(r.output(t), "\n", " ")
+	want := fmt.Sprintf("sandbox 644 755 755 755 755 unlimited 70000000 %d ", min(2, cpus(t)))
+	if got != want {
+		t.Errorf("inside: %q, want %q", got, want)
+	}
+}
+
+func cpus(t *testing.T) int {
+	var set unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &set); err != nil {
+		t.Fatal(err)
+	}
+	return set.Count()
+}
+
+// TestHardLimitsOfTheCaller is about what a child cannot be given: it is refused by name.
+func TestHardLimitsOfTheCaller(t *testing.T) {
+	needRoot(t)
+	host, err := image.Host(image.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := limits()
+	l.OpenFiles = 1 << 40
+	_, err = newDriver(t).Start(t.Context(), driver.Spec{ID: "too_many_files", Limits: l, Root: host.Root()})
+	var e *glovebox.Error
+	if !errors.As(err, &e) || e.Code != glovebox.CodeUnavailable || !strings.Contains(e.Fix, "--open-files") {
+		t.Errorf("more files than this process may open: %v", err)
+	}
+}
+
+// TestLateAnswer gives up on a request and asks for something else: the answer of the first must never be taken for that of
+// the second.
+func TestLateAnswer(t *testing.T) {
+	needRoot(t)
+	r := start(t, newDriver(t), limits(), "echo A > /outputs/a; echo B > /outputs/b")
+	r.output(t)
+	if err := r.Kill(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := process.GiveUp(r.sandbox, "a"); err == nil {
+		t.Fatal("an answer although nobody waited")
+	}
+	if f, err := r.sandbox.Open("b"); err == nil {
+		b := make([]byte, 2)
+		f.Read(b)
+		f.Close()
+		t.Errorf("b is %q after a was given up", b)
+	}
+}
+
+func TestPools(t *testing.T) {
+	for name, c := range map[string]struct {
+		pool, want process.IDPool
+	}{
+		"whole":                  {process.IDPool{Start: 1 << 20, Count: 64}, process.IDPool{Start: 1 << 20, Count: 64}},
+		"rounded inwards":        {process.IDPool{Start: 1<<20 + 1, Count: 62}, process.IDPool{Start: 1<<20 + 16, Count: 32}},
+		"root within a block":    {process.IDPool{Start: 1, Count: 16}, process.IDPool{}},
+		"people of the host":     {process.IDPool{Start: 1000, Count: 64}, process.IDPool{}},
+		"smaller than a block":   {process.IDPool{Start: 70000, Count: 8}, process.IDPool{}},
+		"up to the end of ids":   {process.IDPool{Start: 1<<32 - 32, Count: 32}, process.IDPool{}},
+		"beyond the end":         {process.IDPool{Start: 1<<32 - 64, Count: 1 << 31}, process.IDPool{}},
+		"none between two edges": {process.IDPool{Start: 1<<20 + 1, Count: 30}, process.IDPool{}},
+	} {
+		got, err := c.pool.Whole()
+		if got != c.want || (err == nil) != (c.want != process.IDPool{}) {
+			t.Errorf("%s: %+v, %v, want %+v", name, got, err, c.want)
+		}
+	}
+}
+
+// TestEnginesOfOneUserShareLocks makes drivers for several data_dirs of one user: none may sweep what another just made.
+func TestEnginesOfOneUserShareLocks(t *testing.T) {
+	needRoot(t)
+	cgroup := fmt.Sprintf("/glovebox-shared-%d", os.Getpid())
+	removeGroup(t, cgroup)
+	host, err := image.Host(image.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	made := func() driver.Sandbox {
+		d, err := process.New(process.Config{Init: initBinary, Cgroup: cgroup, ScratchDir: t.TempDir()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := d.Start(t.Context(), driver.Spec{ID: fmt.Sprintf("run_%d", len(t.TempDir())), Limits: limits(), Root: host.Root()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	first := made()
+	defer first.Close(t.Context())
+	second := made() // sweeps at its first start
+	defer second.Close(t.Context())
+	p, err := first.Exec(t.Context(), driver.Command{Argv: []string{"/bin/true"}, Env: []string{}, Dir: "/workspace"})
+	if err != nil {
+		t.Fatalf("the first sandbox is spoilt: %v", err)
+	}
+	<-p.Exited()
+}
