@@ -16,8 +16,8 @@ import (
 	"glovebox/internal/image"
 )
 
-// TestCallerLeavesNoTrace starts sandboxes from a process whose own habits would spoil them: its mask of modes, its soft limits,
-// its affinity.
+// TestCallerLeavesNoTrace starts sandboxes from a process whose own habits would spoil them: its mask of modes, its soft
+// limits, its affinity.
 func TestCallerLeavesNoTrace(t *testing.T) {
 	needRoot(t)
 	defer syscall.Umask(syscall.Umask(0o177))
@@ -119,7 +119,8 @@ func TestEnginesOfOneUserShareLocks(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s, err := d.Start(t.Context(), driver.Spec{ID: fmt.Sprintf("run_%d", len(t.TempDir())), Limits: limits(), Root: host.Root()})
+		spec := driver.Spec{ID: fmt.Sprintf("run_%d", len(t.TempDir())), Limits: limits(), Root: host.Root()}
+		s, err := d.Start(t.Context(), spec)
 		if err != nil {
 			t.Fatal(err)
 		}

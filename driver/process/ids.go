@@ -32,8 +32,8 @@ const blockSize = 16
 // programs take for negative numbers.
 var defaultPool = IDPool{Start: 0x70000000, Count: 1 << 16}
 
-// lowestID is the first id that a pool may hold: below it accounts of the host are expected (on most systems 1000 to 60000 are
-// people's, and 65534 and 65535 have meanings of their own).
+// lowestID is the first id that a pool may hold: below it accounts of the host are expected (on most systems 1000 to 60000
+// are people's, and 65534 and 65535 have meanings of their own).
 const lowestID = 1 << 16
 
 // whole returns the whole blocks of p, and fails when there is none or one could belong to somebody.
@@ -42,7 +42,8 @@ func (p IDPool) whole() (IDPool, error) {
 	end := (uint64(p.Start) + uint64(p.Count)) / blockSize * blockSize
 	if start < lowestID || end > 1<<32-blockSize || end < start+blockSize {
 		return IDPool{}, glovebox.Errorf(glovebox.CodeInvalid,
-			fmt.Sprintf("leave drivers.process.uid_pool out, or take at least %d ids from %d on, such as 1879048192:65536", blockSize, lowestID),
+			fmt.Sprintf("leave drivers.process.uid_pool out, or take at least %d ids from %d on, such as 1879048192:65536",
+				blockSize, lowestID),
 			"the pool of user ids %d:%d holds no block of %d ids that nobody has", p.Start, p.Count, blockSize)
 	}
 	return IDPool{uint32(start), uint32(end - start)}, nil
@@ -129,8 +130,8 @@ func takeBlock(pool IDPool, dir string) (*ids, error) {
 		"all %d blocks of user ids are in use", blocks)
 }
 
-// openLocks opens the file of locks in a folder that is the calling user's alone: whoever else could make the folder could hold
-// all locks.
+// openLocks opens the file of locks in a folder that is the calling user's alone: whoever else could make the folder could
+// hold all locks.
 func openLocks(dir string) (*os.File, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make folder for locks: %w", err)

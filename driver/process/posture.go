@@ -80,7 +80,8 @@ func (s *sandbox) readLimits(p glovebox.Posture) error {
 	}
 	granted := s.spec.Limits
 	page := int64(os.Getpagesize())
-	if n, err := strconv.ParseInt(limits["memory"], 10, 64); err != nil || n > int64(granted.Memory) || n <= int64(granted.Memory)-page {
+	memory, err := strconv.ParseInt(limits["memory"], 10, 64)
+	if err != nil || memory > int64(granted.Memory) || memory <= int64(granted.Memory)-page {
 		return postureError("its memory limit is %q", limits["memory"])
 	}
 	if limits["pids"] != strconv.FormatInt(granted.Processes, 10) {
@@ -103,8 +104,8 @@ func (s *sandbox) readLimits(p glovebox.Posture) error {
 	return nil
 }
 
-// ownFilters is how many system call filters this process is under itself, as inside a container; empty where the kernel does
-// not say (before Linux 5.9).
+// ownFilters is how many system call filters this process is under itself, as inside a container; empty where the kernel
+// does not say (before Linux 5.9).
 func ownFilters() (string, error) {
 	status, err := os.ReadFile("/proc/thread-self/status")
 	if err != nil {

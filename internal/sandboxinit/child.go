@@ -38,7 +38,8 @@ const (
 
 var childSteps = [...]string{
 	stepSession: "start session", stepSignals: "reset signals", stepCgroup: "join control groups",
-	stepCgroupNS: "make control group namespace", stepCPUs: "take all CPUs of the control group", stepOOM: "offer itself to the out-of-memory killer",
+	stepCgroupNS: "make control group namespace", stepCPUs: "take all CPUs of the control group",
+	stepOOM: "offer itself to the out-of-memory killer",
 	stepStdio: "connect standard streams", stepLimits: "set resource limits", stepDir: "enter working directory",
 	stepGroups: "drop groups", stepBounding: "drop capability bounds", stepIDs: "take program id",
 	stepCaps: "drop capabilities", stepNoNewPrivs: "forbid new privileges", stepLandlock: "enforce Landlock",
@@ -269,7 +270,8 @@ func (c *child) prepare() syscall.Errno {
 	}
 	c.failed.step = stepCPUs
 	// A caller that is kept to some CPUs would keep its programs to them whatever was granted.
-	if _, _, e := syscall.RawSyscall(syscall.SYS_SCHED_SETAFFINITY, 0, uintptr(len(c.cpus)), uintptr(unsafe.Pointer(&c.cpus))); e != 0 {
+	all := uintptr(unsafe.Pointer(&c.cpus))
+	if _, _, e := syscall.RawSyscall(syscall.SYS_SCHED_SETAFFINITY, 0, uintptr(len(c.cpus)), all); e != 0 {
 		return e
 	}
 	c.failed.step = stepOOM

@@ -166,8 +166,8 @@ func (t *Trace) Output(ctx context.Context, tenant, id, stream string, offset, l
 		err := tx.QueryRow(ctx, `SELECT bytes, sha256, data IS NOT NULL, substr(data, ?, ?) FROM outputs
 			WHERE run = ? AND stream = ?`, min(offset, inlineBytes)+1, limit, id, stream).Scan(&size, &sha, &small, &piece)
 		if errors.Is(err, sql.ErrNoRows) {
-			small = true // it printed nothing
-			return nil
+			small = true
+			return unkept(ctx, tx, tenant, id, stream)
 		}
 		return err
 	})
@@ -187,6 +187,23 @@ func (t *Trace) Output(ctx context.Context, tenant, id, stream string, offset, l
 		return nil, Explain("read output", err) // the piece lies within the blob, so that its end is an error too
 	}
 	return piece, nil
+}
+
+// unkept is for a stream of which nothing is kept: nil when nothing was printed on it.
+func unkept(ctx context.Context, tx *store.Tx, tenant, id, stream string) error {
+	rec, err := scanRecord(tx.QueryRow(ctx, selectRuns+"WHERE r.id = ? AND r.tenant = ?", id, tenant))
+	if err != nil || rec.Result == nil {
+		return err
+	}
+	printed := rec.Result.StdoutBytes
+	if stream == "stderr" {
+		printed = rec.Result.StderrBytes
+	}
+	if printed == 0 {
+		return nil
+	}
+	return glovebox.Errorf(glovebox.CodeNotFound, "the run's record shows what there is of it: `glovebox trace show "+
+		beginning(id, 64)+"`", "nothing of the %d bytes that the run printed on %s was kept", printed, stream)
 }
 
 // OpenArtifact opens a file that a run left in /outputs, by its Artifact.Path. The caller closes it.

@@ -30,7 +30,8 @@ type Config struct {
 }
 
 // Trace writes and reads the record. Its methods are safe for concurrent use, by any number of processes on one store. Their
-// errors are *[glovebox.Error]: unavailable when the record cannot be written, with what mends it.
+// errors are *[glovebox.Error]: unavailable when the record cannot be written, with what mends it. Those of End are internal,
+// since something has run by then.
 type Trace struct {
 	store *store.Store
 	now   func() time.Time
@@ -146,21 +147,22 @@ type End struct {
 }
 
 // End records how a run ended, with its output and artifacts, in one transaction. There is one end for each start: a second
-// one is a conflict, and one without a start is not found. The views of a Result are kept up to 16 KiB each.
+// one is a conflict, and one without a start is not found. The views of a Result are kept up to 16 KiB each. Any other error
+// is internal and nothing of this end was kept: a smaller one may be tried.
 func (t *Trace) End(ctx context.Context, e End) (glovebox.TraceRef, error) {
 	if (e.Result == nil) == (e.Err == nil) {
-		return glovebox.TraceRef{}, Explain("record end", errors.New("an end is a result or an error, one of them"))
+		return glovebox.TraceRef{}, notRecorded("record end", errors.New("an end is a result or an error, one of them"))
 	}
 	if err := t.checkArtifacts(e.Result); err != nil {
-		return glovebox.TraceRef{}, Explain("record artifacts", err)
+		return glovebox.TraceRef{}, notRecorded("record artifacts", err)
 	}
 	outputs, err := t.keepOutputs(e)
 	if err != nil {
-		return glovebox.TraceRef{}, Explain("keep output", err)
+		return glovebox.TraceRef{}, notRecorded("keep output", err)
 	}
 	rec, err := t.endRecord(e.ID, e.Result, e.Err, "ended")
 	if err != nil {
-		return glovebox.TraceRef{}, Explain("record end", err)
+		return glovebox.TraceRef{}, notRecorded("record end", err)
 	}
 	var status glovebox.Status
 	var artifacts []glovebox.Artifact
@@ -187,7 +189,7 @@ func (t *Trace) End(ctx context.Context, e End) (glovebox.TraceRef, error) {
 		}
 		return nil
 	})
-	return rec.ref(err), Explain("record end", err)
+	return rec.ref(err), notRecorded("record end", err)
 }
 
 // closeRun inserts the end record of a run that is running and marks the run.

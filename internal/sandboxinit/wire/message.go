@@ -118,8 +118,8 @@ type Failed struct {
 	Detail string
 }
 
-// EndlessLimits are the resource limits of a process that a program must not have beside those of its run: address space, CPU
-// time, data and size of a file. They are constants in all but form.
+// EndlessLimits are the resource limits of a process that a program must not have beside those of its run: address space,
+// CPU time, data and size of a file. They are constants in all but form.
 var EndlessLimits = [...]uintptr{unix.RLIMIT_AS, unix.RLIMIT_CPU, unix.RLIMIT_DATA, unix.RLIMIT_FSIZE}
 
 // ControlFD is the descriptor on which init finds its control socket.
