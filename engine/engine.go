@@ -188,7 +188,7 @@ func (e *Engine) Close() error {
 		return nil
 	}
 	if err := e.store.Close(); err != nil {
-		return trace.Explain("close the trace", err)
+		return glovebox.Internal("close the trace", err) // not a refusal: what ran has run
 	}
 	return nil
 }

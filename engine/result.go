@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"slices"
 	"time"
 
 	"glovebox"
@@ -41,14 +42,31 @@ func (r *run) result(ctx context.Context, f facts, v verdict, out output.Capture
 	}
 	if outErr != nil {
 		r.cfg.Log.Error("keep output", "id", r.id, "err", outErr)
-		if res.Reason == "" {
-			res.Reason = "not all of the output could be kept: the disk of the data_dir may be full"
-		}
+		remark(res, "not all of the output could be kept: the disk of the data_dir may be full")
 	}
 	if r.req.Collect {
 		res.Artifacts, res.Skipped = r.collect(ctx)
 	}
 	return res
+}
+
+// remark adds a sentence to the reason, whatever it says already.
+func remark(res *glovebox.Result, sentence string) {
+	if res.Reason != "" {
+		res.Reason += "; "
+	}
+	res.Reason += sentence
+}
+
+// withoutKept is a result of whose output nothing is kept but what it shows. It says so.
+func withoutKept(res glovebox.Result) *glovebox.Result {
+	res.Skipped = slices.Clone(res.Skipped)
+	for _, a := range res.Artifacts {
+		res.Skipped = append(res.Skipped, glovebox.Skipped{Path: a.Path, Reason: "it could not be kept"})
+	}
+	res.Artifacts = []glovebox.Artifact{}
+	remark(&res, "what the run left could not be kept, beyond what is shown of its output: the disk of the data_dir may be full")
+	return &res
 }
 
 // collect keeps the files of /outputs. What cannot be kept is said, and costs the run nothing else.

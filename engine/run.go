@@ -294,14 +294,23 @@ func (r *run) fail(ctx context.Context, why error, out output.Captured) error {
 			r.cfg.Log.Error("close the sandbox", "id", r.id, "err", err)
 		}
 	}
-	end := trace.End{ID: r.id, Err: told, Stdout: kept(out.Stdout), Stderr: kept(out.Stderr)}
-	if _, err := r.trace.End(ctx, end); err != nil {
-		return errors.Join(err, why)
+	whole := trace.End{ID: r.id, Err: told, Stdout: kept(out.Stdout), Stderr: kept(out.Stderr)}
+	bare := *told
+	if out.Stdout.Bytes+out.Stderr.Bytes > 0 {
+		bare.Public += "; what the program printed could not be kept"
 	}
-	return told
+	_, n, err := r.recordEnd(ctx, whole, trace.End{ID: r.id, Err: &bare})
+	switch n {
+	case 0:
+		return told
+	case 1:
+		return &bare
+	}
+	return errors.Join(err, why)
 }
 
-// end records the result and completes it. The sandbox, which nothing is read from any more, is removed meanwhile.
+// end records the result and completes it. The sandbox, which nothing is read from any more, is removed meanwhile. Where the
+// data_dir has no room for what the run left, its end is recorded without that, and the result says so.
 func (r *run) end(ctx context.Context, res *glovebox.Result, out output.Captured) (*glovebox.Result, error) {
 	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), undoLimit)
 	defer stop()
@@ -312,12 +321,42 @@ func (r *run) end(ctx context.Context, res *glovebox.Result, out output.Captured
 			r.release(ctx) // the undo stack reports what went wrong
 		})
 	}
-	ref, err := r.trace.End(ctx, trace.End{ID: r.id, Result: res, Stdout: kept(out.Stdout), Stderr: kept(out.Stderr)})
-	if err != nil {
-		return nil, err
+	whole := trace.End{ID: r.id, Result: res, Stdout: kept(out.Stdout), Stderr: kept(out.Stderr)}
+	small := withoutKept(*res)
+	bare := glovebox.Errorf(glovebox.CodeInternal, "free space for the data_dir", "how the run ended could not be recorded")
+	ref, n, err := r.recordEnd(ctx, whole, trace.End{ID: r.id, Result: small}, trace.End{ID: r.id, Err: bare})
+	switch n {
+	case 0:
+	case 1:
+		res = small
+	default:
+		told := *publicError(err).(*glovebox.Error)
+		if r.proc != nil {
+			told.Public = "the program ran, but " + told.Public
+		}
+		return nil, &told
 	}
 	res.Trace = ref
 	return res, nil
+}
+
+// recordEnd records one of the ends, the first that can be: each needs less room than the one before. It returns which, -1
+// for none, and what kept the first from being recorded.
+func (r *run) recordEnd(ctx context.Context, ends ...trace.End) (ref glovebox.TraceRef, n int, why error) {
+	for n, end := range ends {
+		ref, err := r.trace.End(ctx, end)
+		if err == nil {
+			return ref, n, why
+		}
+		r.cfg.Log.Error("record end", "id", r.id, "try", n, "err", err)
+		if why == nil {
+			why = err
+		}
+		if publicError(err).(*glovebox.Error).Code != glovebox.CodeInternal {
+			break // there is an end already
+		}
+	}
+	return ref, -1, why
 }
 
 func kept(s output.Stream) trace.Kept {

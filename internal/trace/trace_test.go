@@ -318,7 +318,9 @@ func TestOutputInPieces(t *testing.T) {
 		wrong := End{ID: id, Result: someResult(id, glovebox.StatusExited), Stdout: Kept{Data: []byte("x"), SHA256: "ff"}}
 		_, err := tr.End(t.Context(), wrong)
 		wantCode(t, "a hash of other bytes", err, glovebox.CodeInternal)
-		mustEnd(t, tr, End{ID: id, Result: someResult(id, glovebox.StatusExited),
+		res := someResult(id, glovebox.StatusExited)
+		res.StdoutBytes, res.StderrBytes = int64(size), int64(size)
+		mustEnd(t, tr, End{ID: id, Result: res,
 			Stdout: Kept{Data: content, SHA256: hex.EncodeToString(sum[:])},
 			Stderr: Kept{Path: spill, SHA256: hex.EncodeToString(sum[:])}})
 		for _, stream := range []string{"stdout", "stderr"} {

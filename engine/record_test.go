@@ -1,0 +1,116 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"glovebox"
+	"glovebox/driver"
+	"glovebox/driver/drivertest"
+)
+
+// TestEndWithoutRoom: a run whose output cannot be kept has its end recorded all the same, and says what is missing.
+func TestEndWithoutRoom(t *testing.T) {
+	dir := t.TempDir()
+	blobs := filepath.Join(dir, "blobs")
+	fake := &drivertest.Fake{Program: func(_ context.Context, p *drivertest.Proc) driver.Exit {
+		fmt.Fprint(p.Stdout, strings.Repeat("x", 1<<20))
+		if err := errors.Join(os.Rename(blobs, blobs+".gone"), os.WriteFile(blobs, nil, 0o600)); err != nil {
+			t.Error(err)
+		}
+		return driver.Exit{Code: 3}
+	}}
+	e := newEngine(t, fake, dir)
+	res, err := e.Run(t.Context(), owner, glovebox.Request{Code: "x"}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if *res.ExitCode != 3 || res.Trace.Seq == 0 || !strings.Contains(res.Reason, "could not be kept") {
+		t.Errorf("result = %+v", res)
+	}
+	rec, err := e.Trace(t.Context(), owner, res.ID)
+	if err != nil || rec.State != "ended" || rec.Result == nil || rec.Result.Reason != res.Reason {
+		t.Errorf("record = %+v (%v)", rec, err)
+	}
+	if piece, err := e.Output(t.Context(), owner, res.ID, "stdout", 0, 10); codeOf(err) != glovebox.CodeNotFound {
+		t.Errorf("output = %q (%v), want that it was not kept", piece, err)
+	}
+	if piece, err := e.Output(t.Context(), owner, res.ID, "stderr", 0, 10); err != nil || len(piece) != 0 {
+		t.Errorf("stderr = %q (%v), want nothing", piece, err)
+	}
+}
+
+// TestEndWithoutAnyRoom: what has run is not said to have been refused.
+func TestEndWithoutAnyRoom(t *testing.T) {
+	var e *Engine
+	fake := &drivertest.Fake{Program: func(_ context.Context, p *drivertest.Proc) driver.Exit {
+		if err := e.store.Close(); err != nil {
+			t.Error(err)
+		}
+		return driver.Exit{}
+	}}
+	e = newEngine(t, fake, t.TempDir())
+	res, err := e.Run(t.Context(), owner, glovebox.Request{Code: "x"}, nil)
+	var known *glovebox.Error
+	if res != nil || !errors.As(err, &known) || known.Code != glovebox.CodeInternal ||
+		!strings.HasPrefix(known.Public, "the program ran, but the run's end could not be recorded") {
+		t.Errorf("result %v, error %#v", res, err)
+	}
+}
+
+// TestEndOnAFullDisk: the same on a disk that is really full.
+func TestEndOnAFullDisk(t *testing.T) {
+	if os.Getuid() != 0 {
+		if os.Getenv("GLOVEBOX_TEST_ROOT") == "1" {
+			t.Fatal("root was promised")
+		}
+		t.Skip("needs root")
+	}
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=4m,mode=700"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	fake := &drivertest.Fake{Program: func(_ context.Context, p *drivertest.Proc) driver.Exit {
+		fill, err := os.Create(filepath.Join(dir, "fill"))
+		if err != nil {
+			t.Error(err)
+			return driver.Exit{}
+		}
+		defer fill.Close()
+		for _, size := range []int{1 << 20, 4096, 1} {
+			for piece := make([]byte, size); err == nil; _, err = fill.Write(piece) {
+			}
+			err = nil
+		}
+		fmt.Fprint(p.Stdout, strings.Repeat("x", 100<<10))
+		return driver.Exit{}
+	}}
+	e := newEngine(t, fake, dir)
+	res, err := e.Run(t.Context(), owner, glovebox.Request{Code: "x"}, nil)
+	var known *glovebox.Error
+	switch {
+	case err == nil && strings.Contains(res.Reason, "could not be kept"):
+	case errors.As(err, &known) && known.Code == glovebox.CodeInternal && strings.Contains(known.Public, "disk of the data_dir is full") &&
+		strings.Contains(known.Fix, "df -h"):
+	default:
+		t.Errorf("result %+v, error %v", res, err)
+	}
+	if err := os.Remove(filepath.Join(dir, "fill")); err != nil {
+		t.Fatal(err)
+	}
+	if recs, err := e.Traces(t.Context(), owner, glovebox.TraceQuery{}); err != nil || len(recs) != 1 {
+		t.Errorf("records = %+v (%v)", recs, err)
+	}
+}
