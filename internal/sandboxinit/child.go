@@ -39,7 +39,7 @@ const (
 var childSteps = [...]string{
 	stepSession: "start session", stepSignals: "reset signals", stepCgroup: "join control groups",
 	stepCgroupNS: "make control group namespace", stepCPUs: "take all CPUs of the control group",
-	stepOOM: "offer itself to the out-of-memory killer",
+	stepOOM:   "offer itself to the out-of-memory killer",
 	stepStdio: "connect standard streams", stepLimits: "set resource limits", stepDir: "enter working directory",
 	stepGroups: "drop groups", stepBounding: "drop capability bounds", stepIDs: "take program id",
 	stepCaps: "drop capabilities", stepNoNewPrivs: "forbid new privileges", stepLandlock: "enforce Landlock",
