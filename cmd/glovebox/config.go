@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"glovebox"
@@ -82,7 +83,8 @@ func (a *app) settings() (settings, error) {
 
 // readConfig reads a configuration file. One that everyone may write is refused: whoever writes it decides what is fenced.
 func readConfig(name string) ([]byte, error) {
-	f, err := os.Open(name)
+	// A fifo must not make the command hang before it could say that it is none of a file.
+	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil, err

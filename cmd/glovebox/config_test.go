@@ -1,9 +1,11 @@
 package main
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -192,6 +194,28 @@ func TestPlacesOfConfiguration(t *testing.T) {
 	tl.run("run", "-c", "1")
 	if got := tl.settings.dataDir; got != "/var/lib/glovebox" {
 		t.Errorf("data_dir %q", got)
+	}
+}
+
+// TestConfigurationIsAFile: what is none is refused at once, a fifo that nobody writes to included.
+func TestConfigurationIsAFile(t *testing.T) {
+	tl := newTool(t)
+	if err := errors.Join(syscall.Mkfifo("fifo", 0o600), os.Mkdir("folder", 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"fifo", "folder", "/dev/null"} {
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			if exit, _, errs := tl.run("run", "--config", name, "-c", "1"); exit != 125 || !strings.Contains(errs, "regular file") {
+				t.Error(name, exit, errs)
+			}
+		}()
+		select {
+		case <-done:
+		case <-time.After(10 * time.Second):
+			t.Fatalf("%s: the command hangs", name)
+		}
 	}
 }
 
