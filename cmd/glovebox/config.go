@@ -81,7 +81,8 @@ func (a *app) settings() (settings, error) {
 	return s, nil
 }
 
-// readConfig reads a configuration file. One that everyone may write is refused: whoever writes it decides what is fenced.
+// readConfig reads a configuration file. Whoever may write it decides what is fenced, so that only one of root's or of this
+// user's own is read, and only when nobody else may write it. What is judged is the open file, wherever a link led to it.
 func readConfig(name string) ([]byte, error) {
 	// A fifo must not make the command hang before it could say that it is none of a file.
 	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
@@ -98,18 +99,32 @@ func readConfig(name string) ([]byte, error) {
 		return nil, fileError(name, err)
 	case !info.Mode().IsRegular():
 		return nil, glovebox.Errorf(glovebox.CodeInvalid, "name a regular file", "the configuration %q is not a file", short(name))
-	case info.Mode().Perm()&0o002 != 0:
-		return nil, glovebox.Errorf(glovebox.CodeInvalid, "chmod o-w "+name,
-			"the configuration %q may be changed by everyone", short(name))
 	case info.Size() > maxConfig:
 		return nil, glovebox.Errorf(glovebox.CodeInvalid, "make it smaller", "the configuration %q has more than %d bytes",
 			short(name), maxConfig)
+	}
+	if err := checkWriters(name, info.Mode(), info.Sys().(*syscall.Stat_t).Uid, os.Geteuid()); err != nil {
+		return nil, err
 	}
 	b, err := io.ReadAll(io.LimitReader(f, maxConfig))
 	if err != nil {
 		return nil, fileError(name, err)
 	}
 	return b, nil
+}
+
+// checkWriters refuses a configuration that others than root and the user euid may change: it is owned by uid.
+func checkWriters(name string, mode fs.FileMode, uid uint32, euid int) error {
+	switch {
+	case uid != 0 && int64(uid) != int64(euid):
+		return glovebox.Errorf(glovebox.CodeInvalid,
+			fmt.Sprintf("look through it, then: chown %d %q", euid, short(name)),
+			"the configuration %q belongs to user %d, and only root's and your own are read", short(name), uid)
+	case mode.Perm()&0o022 != 0:
+		return glovebox.Errorf(glovebox.CodeInvalid, fmt.Sprintf("look through it, then: chmod go-w %q", short(name)),
+			"the configuration %q may be changed by others: its mode is %04o", short(name), mode.Perm())
+	}
+	return nil
 }
 
 // userFolder is a folder of the user's as XDG has it, or empty. A relative one in the environment is passed over, as XDG

@@ -170,10 +170,19 @@ func TestPlacesOfConfiguration(t *testing.T) {
 	if got := tl.settings.dataDir; got != "/mine" {
 		t.Errorf("data_dir %q", got)
 	}
-	if err := os.Chmod(users, 0o606); err != nil {
+	for _, mode := range []os.FileMode{0o602, 0o620, 0o666} {
+		if err := os.Chmod(users, mode); err != nil {
+			t.Fatal(err)
+		}
+		if exit, _, errs := tl.run("run", "-c", "1"); exit != 125 || !strings.Contains(errs, "chmod go-w") {
+			t.Error(mode, exit, errs)
+		}
+	}
+	// A link is no way around: it is the file that counts.
+	if err := os.Symlink(users, "link.yaml"); err != nil {
 		t.Fatal(err)
 	}
-	if exit, _, errs := tl.run("run", "-c", "1"); exit != 125 || !strings.Contains(errs, "chmod o-w") {
+	if exit, _, errs := tl.run("run", "--config", "link.yaml", "-c", "1"); exit != 125 || !strings.Contains(errs, "chmod go-w") {
 		t.Error(exit, errs)
 	}
 	os.Remove(users)
@@ -194,6 +203,35 @@ func TestPlacesOfConfiguration(t *testing.T) {
 	tl.run("run", "-c", "1")
 	if got := tl.settings.dataDir; got != "/var/lib/glovebox" {
 		t.Errorf("data_dir %q", got)
+	}
+}
+
+func TestConfigurationsWriters(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		mode os.FileMode
+		uid  uint32
+		euid int
+		says string // the command that mends it, or nothing
+	}{
+		{"one's own", 0o600, 1000, 1000, ""},
+		{"one's own, read by all", 0o644, 1000, 1000, ""},
+		{"root's", 0o644, 0, 1000, ""},
+		{"root's own", 0o640, 0, 0, ""},
+		{"another's", 0o600, 1001, 1000, "chown 1000 "},
+		{"a user's, read by root", 0o600, 1000, 0, "chown 0 "},
+		{"the group writes", 0o660, 1000, 1000, "chmod go-w "},
+		{"root's, the group writes", 0o664, 0, 1000, "chmod go-w "},
+		{"all write", 0o646, 1000, 1000, "chmod go-w "},
+	} {
+		err := checkWriters("/etc/g.yaml", c.mode, c.uid, c.euid)
+		var e *glovebox.Error
+		switch {
+		case c.says == "" && err == nil:
+		case c.says != "" && errors.As(err, &e) && strings.Contains(e.Fix, c.says+`"/etc/g.yaml"`):
+		default:
+			t.Errorf("%s: %#v, want %q", c.name, err, c.says)
+		}
 	}
 }
 
