@@ -34,6 +34,7 @@ var initCapabilities = []uintptr{
 	unix.CAP_DAC_OVERRIDE,              // open outputs whatever their modes
 	unix.CAP_DAC_READ_SEARCH,           //
 	unix.CAP_KILL, unix.CAP_SYS_PTRACE, // end the program; read its namespaces for the posture
+	unix.CAP_SYS_RESOURCE,                  // lower what the kernel lends to its own user namespace
 	unix.CAP_SYS_CHROOT, unix.CAP_SYS_NICE, // pivot_root; oom score
 }
 

@@ -242,6 +242,9 @@ func (g *Group) limit(parent string, l Limits) error {
 	return g.limitCPUs(parent, int(math.Ceil(l.CPUs)))
 }
 
+// socketBytes bounds what may lie in the TCP sockets of a run on version 1.
+const socketBytes = 64 << 20
+
 func (g *Group) limitMemory(p place, bytes int64) error {
 	dir, value := g.dirs[p], strconv.FormatInt(bytes, 10)
 	// In version 1 "memsw" counts memory and swap together.
@@ -255,6 +258,13 @@ func (g *Group) limitMemory(p place, bytes int64) error {
 	}
 	if err := write(dir, limit, value); err != nil {
 		return err
+	}
+	if !p.v2 {
+		// Version 1 counts what lies in sockets apart, beside the memory limit, and only once this limit is set.
+		sockets := strconv.FormatInt(min(bytes/4, socketBytes), 10)
+		if err := write(dir, "memory.kmem.tcp.limit_in_bytes", sockets); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
 	}
 	err := write(dir, swap, none)
 	if errors.Is(err, fs.ErrNotExist) && !g.host.swapping() {

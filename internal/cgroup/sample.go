@@ -155,7 +155,7 @@ func (r *reader) text(p place, file string) (string, bool) {
 }
 
 // Limits are the limits in force, read back from the kernel: "memory" and "swap" in bytes, "pids", "cpu" in CPUs, "cpuset"
-// as a list of CPUs. A limit that is not controlled is not there; "swap" is "none" when neither a limit nor swap exists.
+// as a list of CPUs, and on version 1 "sockets" in bytes beside the memory. A limit that is not controlled is not there; "swap" is "none" when neither a limit nor swap exists.
 func (g *Group) Limits() (map[string]string, error) {
 	in := map[string]string{}
 	var err error
@@ -188,6 +188,11 @@ func (g *Group) Limits() (map[string]string, error) {
 		in["swap"] = strconv.FormatInt(extra, 10)
 	} else if !g.host.swapping() {
 		in["swap"] = "none"
+	}
+	if !memory.v2 {
+		if n, ok := get(memory, "memory.kmem.tcp.limit_in_bytes"); ok {
+			in["sockets"] = strconv.FormatInt(n, 10)
+		}
 	}
 	if n, ok := get(pids, "pids.max"); ok {
 		in["pids"] = strconv.FormatInt(n, 10)

@@ -313,8 +313,17 @@ func (c *child) raiseOOMScore() syscall.Errno {
 //go:nosplit
 func (c *child) setLimits() syscall.Errno {
 	syscall.RawSyscall(syscall.SYS_UMASK, 0o022, 0, 0)
-	none := syscall.Rlimit{}
-	if e := setLimit(unix.RLIMIT_CORE, &none); e != 0 {
+	// 1 and not 0: where the host pipes cores into a program of its own, 1 is the only limit that it heeds (core(5)).
+	least := syscall.Rlimit{Cur: 1, Max: 1}
+	if e := setLimit(unix.RLIMIT_CORE, &least); e != 0 {
+		return e
+	}
+	// What the kernel counts per user it counts for whoever made the user namespace too.
+	few, none := syscall.Rlimit{Cur: 1024, Max: 1024}, syscall.Rlimit{}
+	if e := setLimit(unix.RLIMIT_SIGPENDING, &few); e != 0 {
+		return e
+	}
+	if e := setLimit(unix.RLIMIT_MSGQUEUE, &none); e != 0 {
 		return e
 	}
 	// What the caller's shell limits for itself is not the program's limit; the driver refuses to start where a hard limit

@@ -25,7 +25,8 @@ var (
 // makeProc mounts a fresh /proc, hides what is not the program's business and seals the rest.
 func (s *sandbox) makeProc() error {
 	const attr = unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOEXEC
-	fd, err := newFS("proc", attr)
+	// Where init has another id than the program, the program does not even see it.
+	fd, err := newFS("proc", attr, "hidepid=2")
 	if err != nil {
 		return step("mount proc", err)
 	}
@@ -34,6 +35,9 @@ func (s *sandbox) makeProc() error {
 	}
 	if s.proc, err = keepWritable(fd, attr); err != nil {
 		return step("seal proc", err)
+	}
+	if err := s.limitKernel(); err != nil {
+		return err
 	}
 	empty, err := newFS("tmpfs", attr|unix.MOUNT_ATTR_RDONLY, "size=4k", "nr_inodes=2", "mode=0555")
 	if err != nil {
@@ -56,6 +60,25 @@ func (s *sandbox) makeProc() error {
 	for _, name := range slices.Concat(hiddenFiles, hiddenSys) {
 		if err := s.cover(null, "/proc/"+name); err != nil {
 			return step("hide /proc/"+name, err)
+		}
+	}
+	return nil
+}
+
+// limitKernel lowers what the kernel lends to a user or a network in all, of which a sandbox could otherwise take the host's share
+// too: watches are counted for whoever made the user namespace as well, and connections that nobody accepts for nobody.
+func (s *sandbox) limitKernel() error {
+	for _, l := range []struct{ file, most string }{
+		{"sys/user/max_inotify_instances", "16"}, {"sys/user/max_inotify_watches", "8192"},
+		{"sys/net/core/somaxconn", "128"},
+	} {
+		fd, err := unix.Openat(s.proc, l.file, unix.O_WRONLY|unix.O_CLOEXEC, 0)
+		if err == nil {
+			_, err = unix.Write(fd, []byte(l.most))
+			unix.Close(fd)
+		}
+		if err != nil {
+			return step("limit "+l.file, err)
 		}
 	}
 	return nil
@@ -84,7 +107,8 @@ func (s *sandbox) cover(with int, target string) error {
 
 // makeDev completes /dev, whose few nodes are in place: a private terminal file system and the usual links.
 func (s *sandbox) makeDev() error {
-	fd, err := newFS("devpts", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC, "newinstance", "ptmxmode=0666", "mode=0620")
+	fd, err := newFS("devpts", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC, "newinstance", "ptmxmode=0666",
+		"mode=0620", "max=64")
 	if err != nil {
 		return step("mount devpts", err)
 	}

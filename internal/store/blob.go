@@ -9,21 +9,23 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
-	"time"
+
+	"golang.org/x/sys/unix" // locks by open file
 )
 
 const (
 	blobFolder = "blobs"
-	newFolder  = "blobs/new" // half-written blobs, on the file system of the whole ones
+	newFolder  = "blobs/new" // half-written blobs and databases, on the file system of the whole ones
 	copyBuffer = 256 << 10
-	staleAfter = 24 * time.Hour // no blob takes that long to write
+	blobPrefix = "blob-" // of a half-written blob, which its writer holds locked
 )
 
 // Put keeps what r yields as a blob and returns its length in bytes and its SHA-256 in hex, which is its name. The blob is
 // on the disk when Put returns. What is known already is kept once. r is read to its end and not closed.
 func (s *Store) Put(r io.Reader) (n int64, sha string, err error) {
-	f, err := os.CreateTemp(filepath.Join(s.dir, newFolder), "blob-")
+	f, err := newBlob(filepath.Join(s.dir, newFolder))
 	if err != nil {
 		return 0, "", diagnose("put blob", s.dir, err)
 	}
@@ -109,24 +111,79 @@ func (s *Store) settle(f *os.File, sha string) error {
 	return syncFolder(folder)
 }
 
-// sweep removes what processes that died left half-written.
-func (s *Store) sweep() error {
+// newBlob makes the file of a blob that is to be written and locks it until it is closed: so Sweep can tell what is being
+// written from what a process that died has left, whose locks the kernel took away.
+func newBlob(folder string) (*os.File, error) {
+	for {
+		f, err := os.CreateTemp(folder, blobPrefix)
+		if err != nil {
+			return nil, err
+		}
+		if err := lock(f, unix.LOCK_EX); err != nil {
+			return nil, errors.Join(err, f.Close(), os.Remove(f.Name()))
+		}
+		// A sweep may have found it between its making and its locking.
+		if named(f) {
+			return f, nil
+		}
+		f.Close()
+	}
+}
+
+// lock takes a lock of the file's, which ends when it is closed.
+func lock(f *os.File, how int) error {
+	for {
+		if err := unix.Flock(int(f.Fd()), how); err != unix.EINTR {
+			return err
+		}
+	}
+}
+
+// named reports whether the file is still what its name leads to.
+func named(f *os.File) bool {
+	mine, err := f.Stat()
+	if err != nil {
+		return false
+	}
+	there, err := os.Lstat(f.Name())
+	return err == nil && os.SameFile(mine, there)
+}
+
+// Sweep removes what processes that died left half-written. It reads one folder, which is empty as a rule; a blob that is
+// being written, by whatever process, stays.
+func (s *Store) Sweep() error {
 	folder := filepath.Join(s.dir, newFolder)
 	entries, err := os.ReadDir(folder)
 	if err != nil {
-		return err
+		return diagnose("sweep blobs", s.dir, err)
 	}
 	var errs []error
 	for _, entry := range entries {
-		info, err := entry.Info()
-		if err != nil || time.Since(info.ModTime()) < staleAfter {
-			continue // gone meanwhile, or still being written
-		}
-		if err := os.Remove(filepath.Join(folder, entry.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := sweepFile(filepath.Join(folder, entry.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, err)
 		}
 	}
-	return errors.Join(errs...)
+	return diagnose("sweep blobs", s.dir, errors.Join(errs...))
+}
+
+// sweepFile removes what nobody writes any more. A database in the making is nobody's: there is one already, and whoever
+// makes another will find that out.
+func sweepFile(path string) error {
+	if !strings.HasPrefix(filepath.Base(path), blobPrefix) {
+		return os.Remove(path)
+	}
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK|syscall.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close() // with it ends the lock, once the name is gone
+	if err := lock(f, unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return nil // it is being written
+		}
+		return err
+	}
+	return os.Remove(path)
 }
 
 func hashTo(w io.Writer, r io.Reader) (int64, string, error) {

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -13,7 +14,6 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 )
 
 func shaOf(b []byte) string {
@@ -138,20 +138,75 @@ func TestOpenBlobByStrangeNames(t *testing.T) {
 	}
 }
 
-func TestTendRemovesHalfWrittenBlobs(t *testing.T) {
+// TestSweep: what nobody writes any more goes at once, whatever its age; what is being written stays, whoever sweeps.
+func TestSweep(t *testing.T) {
+	dir := t.TempDir()
+	s, other := mustOpen(t, dir), mustOpen(t, dir)
+	folder := filepath.Join(dir, newFolder)
+	for _, name := range []string{"blob-dead", "database-dead", "database-dead-wal"} {
+		rewrite(t, filepath.Join(folder, name), noise(10))
+	}
+	half, whole := io.Pipe()
+	var n int64
+	var err error
+	var writing sync.WaitGroup
+	writing.Go(func() { n, _, err = s.Put(half) })
+	if _, err := whole.Write([]byte("first ")); err != nil { // Put has its file once it reads
+		t.Fatal(err)
+	}
+	for _, sweeper := range []*Store{s, other} {
+		if err := sweeper.Sweep(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if left := leftovers(t, s); len(left) != 1 {
+		t.Errorf("left: %v, want what is being written", left)
+	}
+	if _, err := whole.Write([]byte("second")); err != nil {
+		t.Fatal(err)
+	}
+	whole.Close()
+	writing.Wait()
+	if err != nil || n != 12 {
+		t.Errorf("put %d bytes, %v", n, err)
+	}
+	wantBlob(t, s, shaOf([]byte("first second")), []byte("first second"))
+	if left := leftovers(t, s); len(left) != 0 {
+		t.Errorf("left over: %v", left)
+	}
+}
+
+// TestSweepWhileWriting: no sweep takes a blob from its writer, not even just after its making.
+func TestSweepWhileWriting(t *testing.T) {
 	s := mustOpen(t, t.TempDir())
-	folder := filepath.Join(s.dir, newFolder)
-	old, young := filepath.Join(folder, "blob-old"), filepath.Join(folder, "blob-young")
-	rewrite(t, old, noise(10))
-	rewrite(t, young, noise(10))
-	then := time.Now().Add(-2 * staleAfter)
-	if err := os.Chtimes(old, then, then); err != nil {
-		t.Fatal(err)
+	done := make(chan struct{})
+	var sweeping, writing sync.WaitGroup
+	sweeping.Go(func() {
+		for !ended(done) {
+			if err := s.Sweep(); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	for i := range 4 {
+		writing.Go(func() {
+			for j := range 25 {
+				if _, _, err := s.Put(strings.NewReader(fmt.Sprint(i, j))); err != nil {
+					t.Error(err)
+				}
+			}
+		})
 	}
-	if err := s.Tend(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if left := leftovers(t, s); len(left) != 1 || left[0].Name() != "blob-young" {
-		t.Errorf("left: %v", left)
+	writing.Wait()
+	close(done)
+	sweeping.Wait()
+}
+
+func ended(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
 	}
 }

@@ -116,9 +116,21 @@ func schema() ([]string, error) {
 // create makes the database when there is none. It is made beside its place and linked there when it is whole and on the
 // disk, so that no process, now or after a crash, sees a part of it; of several that try at once the first wins.
 func create(path string) error {
-	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+	_, err := os.Lstat(path)
+	if !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
+	if err = createNew(path); err == nil {
+		return nil
+	}
+	// Another process may have been the first, and may have swept away what was left of this attempt.
+	if _, absent := os.Lstat(path); absent != nil {
+		return err
+	}
+	return syncFolder(filepath.Dir(path))
+}
+
+func createNew(path string) error {
 	for _, left := range []string{"-wal", "-journal"} {
 		if info, err := os.Lstat(path + left); err == nil && info.Size() > 0 {
 			return fmt.Errorf("%w: it is missing, but %s is there", errDamaged, filepath.Base(path+left))

@@ -170,12 +170,9 @@ func (s *Store) Close() error {
 	return s.closed
 }
 
-// Tend does what no start should wait for: it removes what a process that died left half-written and, where the database
-// was not closed in order, reads all of it once. A damaged database is an *[Error].
+// Tend does what no start should wait for: where the database was not closed in order, it reads all of it once. A damaged
+// database is an *[Error].
 func (s *Store) Tend(ctx context.Context) error {
-	if err := s.sweep(); err != nil {
-		return diagnose("tend blobs", s.dir, err)
-	}
 	if !s.dirty {
 		return nil
 	}

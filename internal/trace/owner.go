@@ -68,7 +68,7 @@ func (t *Trace) gone(o owner) bool {
 }
 
 // Interrupted closes the runs whose owner died before it recorded their end, with an internal error that says so, and
-// returns how many there were. When there were any it also has the store look after what a crash can leave behind. Call it
+// returns how many there were. When there were any it also has the store look whether the crash did it harm. Call it
 // once after New, beside the work and not before it: it is cheap when there is nothing to close.
 func (t *Trace) Interrupted(ctx context.Context) (int, error) {
 	left, err := t.orphans(ctx)

@@ -66,7 +66,24 @@ func refuse(e syscall.Errno) verdict {
 	return verdict{errnoName(e), func(p *asm.Program) { p.Ret(answer(e)) }}
 }
 
-func answer(e syscall.Errno) asm.Action { return asm.ActionErrno | asm.Action(e) }
+func answer(e syscall.Errno) asm.Action {
+	if e == 0 {
+		e = unused
+	}
+	return asm.ActionErrno | asm.Action(e)
+}
+
+// unused stands for the answer 0, which the library would take for "no errno given". No call answers with it (the kernel's
+// largest errno is 133), and pretend puts 0 in its place.
+const unused syscall.Errno = 4094
+
+func pretend(body []bpf.Instruction) {
+	for i, in := range body {
+		if ret, ok := in.(bpf.RetConstant); ok && ret.Val == uint32(answer(0)) {
+			body[i] = bpf.RetConstant{Val: uint32(asm.ActionErrno)}
+		}
+	}
+}
 
 // span is a run of call numbers with the same verdict, up to the next span's first.
 type span struct {
@@ -106,6 +123,7 @@ func assemble(goarch string) ([]bpf.Instruction, error) {
 	if err != nil {
 		return nil, err
 	}
+	pretend(body)
 	// The library's own policy sends a foreign architecture to the default action, which here would be to allow.
 	return append([]bpf.Instruction{
 		bpf.LoadAbsolute{Off: offsetArch, Size: 4},

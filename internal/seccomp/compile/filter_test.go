@@ -193,9 +193,16 @@ func argumentCases() []argumentCase {
 		{"socket", []uint64{2, 1, 132}, "EPROTONOSUPPORT"}, {"socket", []uint64{2, 1, 262}, "EPROTONOSUPPORT"},
 		{"socket", []uint64{2, 2, 1}, "EPROTONOSUPPORT"}, {"socket", []uint64{2, 2, 6}, "EPROTONOSUPPORT"},
 		{"socket", []uint64{2, 1, 17}, "EPROTONOSUPPORT"}, {"socket", []uint64{2, 2, 136}, "EPROTONOSUPPORT"},
-		{"socket", []uint64{16, 3, 0}, "allow"}, {"socket", []uint64{16, 3 | 0x80000, high}, "allow"},
-		{"socket", []uint64{16, 3, 15}, "EPROTONOSUPPORT"}, {"socket", []uint64{16, 3, 9}, "EPROTONOSUPPORT"},
-		{"socket", []uint64{16, 3, 16}, "EPROTONOSUPPORT"}, {"socket", []uint64{16, 2, 4}, "EPROTONOSUPPORT"},
+		{"socket", []uint64{16, 3, 0}, "EAFNOSUPPORT"}, {"socket", []uint64{16, 3 | 0x80000, high}, "EAFNOSUPPORT"},
+		{"socket", []uint64{16, 3, 15}, "EAFNOSUPPORT"}, {"socket", []uint64{16, 2, 4}, "EAFNOSUPPORT"},
+		{"prlimit64", []uint64{0, 7, 1, 0}, "allow"}, {"prlimit64", []uint64{high, 7, 1, 0}, "allow"},
+		{"prlimit64", []uint64{1, 7, 1, 0}, "EPERM"}, {"prlimit64", []uint64{0, 4, 0, 1}, "allow"},
+		{"prlimit64", []uint64{0, 4, 1, 0}, "0"}, {"prlimit64", []uint64{0, 4, high, 0}, "0"},
+		{"prlimit64", []uint64{0, high | 4, 1, 0}, "0"}, {"setrlimit", []uint64{4, 1}, "0"},
+		{"setrlimit", []uint64{high | 4, 1}, "0"}, {"setrlimit", []uint64{7, 1}, "allow"},
+		{"inotify_add_watch", []uint64{0, 0, 0x20}, "EPERM"}, {"inotify_add_watch", []uint64{0, 0, 0xfff}, "EPERM"},
+		{"inotify_add_watch", []uint64{0, 0, 0x3c6}, "allow"}, {"inotify_add_watch", []uint64{0, 0, high | 1}, "EPERM"},
+		{"fcntl", []uint64{0, 1026}, "EPERM"}, {"fcntl", []uint64{0, high | 1026}, "EPERM"}, {"fcntl", []uint64{0, 4}, "allow"},
 		{"socket", []uint64{17, 3, 3}, "EAFNOSUPPORT"}, {"socket", []uint64{high | 17, 2, 3}, "EAFNOSUPPORT"},
 		{"socket", []uint64{38, 5, 0}, "EAFNOSUPPORT"}, {"socket", []uint64{40, 1, 0}, "EAFNOSUPPORT"},
 		{"socket", []uint64{44, 3, 0}, "EAFNOSUPPORT"}, {"socket", []uint64{0, 1, 0}, "EAFNOSUPPORT"},
@@ -353,7 +360,6 @@ func FuzzFilter(f *testing.F) {
 			family, kind, protocol := uint32(a), uint32(b)&0xf, uint32(c)
 			switch {
 			case family == syscall.AF_UNIX:
-			case family == syscall.AF_NETLINK && protocol == 0:
 			case (family == syscall.AF_INET || family == syscall.AF_INET6) && kind == 1 && (protocol == 0 || protocol == 6):
 			case (family == syscall.AF_INET || family == syscall.AF_INET6) && kind == 2 && (protocol == 0 || protocol == 17):
 			default:

@@ -77,6 +77,14 @@ func tryCalls() {
 	raw("personality", unix.SYS_PERSONALITY, 0x0400000, 0, 0)
 	raw("listener", unix.SYS_SECCOMP, 1, 8, 0)
 	raw("newest", 470, 0, 0, 0)
+	raw("limits of init", unix.SYS_PRLIMIT64, 1, unix.RLIMIT_NOFILE, 0)
+	raw("own limits", unix.SYS_PRLIMIT64, 0, unix.RLIMIT_NOFILE, 0)
+	raw("cores", unix.SYS_PRLIMIT64, 0, unix.RLIMIT_CORE, bad)
+	raw("open watch", unix.SYS_INOTIFY_ADD_WATCH, bad, bad, unix.IN_OPEN|unix.IN_MODIFY)
+	raw("write watch", unix.SYS_INOTIFY_ADD_WATCH, bad, bad, unix.IN_MODIFY)
+	raw("directory notes", unix.SYS_FCNTL, bad, unix.F_NOTIFY, 0)
+	raw("sync", unix.SYS_SYNC, 0, 0, 0)
+	raw("syncfs", unix.SYS_SYNCFS, bad, 0, 0)
 	raw("minus one", bad, 0, 0, 0)
 	for name, s := range map[string][3]int{
 		"unix": {unix.AF_UNIX, unix.SOCK_STREAM, 0}, "packet": {unix.AF_PACKET, unix.SOCK_DGRAM, 0},
@@ -136,12 +144,20 @@ personality query: allowed
 personality: EPERM
 listener: EPERM
 newest: ENOSYS
+limits of init: EPERM
+own limits: allowed
+cores: allowed
+open watch: EPERM
+write watch: EBADF
+directory notes: EPERM
+sync: allowed
+syncfs: allowed
 minus one: ENOSYS
 socket unix: allowed
 socket packet: EAFNOSUPPORT
 socket raw: EPERM
-socket route: allowed
-socket audit: EPROTONOSUPPORT
+socket route: EAFNOSUPPORT
+socket audit: EAFNOSUPPORT
 socket tcp: allowed
 NoNewPrivs:	1
 Seccomp:	2

@@ -76,6 +76,8 @@ func refusals() []refusal {
 		{"cachestat", syscall.ENOSYS, "tells which pages of shared files others use"},
 		{"memfd_secret", syscall.ENOSYS, "memory that nobody can inspect or reclaim"},
 
+		{"sync syncfs", 0, "writes out what the whole host has to write; said to be done, since nothing of a run is meant to last"},
+
 		{"uselib ustat sysfs _sysctl nfsservctl create_module get_kernel_syms query_module vserver", syscall.ENOSYS,
 			"left over from old kernels"},
 	}
@@ -102,9 +104,10 @@ func conditions() []condition {
 			emitClone},
 		{"ioctl", "TIOCSTI, TIOCLINUX, TIOCCONS, TIOCSETD and the console's KD and VT requests", "EPERM",
 			"types into, takes over or reprograms a terminal", emitIoctl},
-		{"socket", "anything but unix, TCP and UDP over IPv4 and IPv6, and route netlink",
+		{"socket", "anything but unix, TCP and UDP over IPv4 and IPv6",
 			"EAFNOSUPPORT, EPROTONOSUPPORT; EPERM for raw and packet types",
-			"other families load modules of the kernel and go past the network's rules", emitSocket},
+			"other families load modules of the kernel and go past the network's rules; netlink answers that nobody reads " +
+				"are memory that no run pays for", emitSocket},
 		{"socketpair", "other than unix", "EAFNOSUPPORT", "no other family is in use", emitSocketpair},
 		{"personality", "other than the query and plain Linux", "EPERM", "switches off protections of memory",
 			emitPersonality},
@@ -112,6 +115,20 @@ func conditions() []condition {
 			emitScheduler},
 		{"seccomp", "with a listener for notifications", "EPERM",
 			"a program may tighten its filter but not answer calls in the kernel's place", emitSeccomp},
+		{"prlimit64", "of another process; a new limit of cores is taken note of and not set", "EPERM; 0",
+			"changes the limits of init where the program has its id; see setrlimit", emitPrlimit},
+		{"setrlimit", "of cores: taken note of and not set", "0",
+			"the limit 0, other than the 1 that is set, lets a core reach a program of the host", emitSetrlimit},
+		{"inotify_add_watch", "for openings and readings", "EPERM", "tells what the host and other sandboxes run",
+			emitWatch},
+		{"fcntl", "F_NOTIFY", "EPERM", "tells what the host and other sandboxes run",
+			func(p *asm.Program) {
+				const notify = 1026
+				stop := p.NewLabel()
+				p.LdLo(1)
+				p.JmpIfTrue(bpf.JumpEqual, notify, stop)
+				refuseElse(p, syscall.EPERM, stop)
+			}},
 		{"prctl", "PR_SET_MM", "EPERM", "moves the memory map that the host reads", emitPrctl},
 		{"mknod", "character and block devices", "EPERM", "makes a door to a device",
 			func(p *asm.Program) { emitMknod(p, 1) }},
@@ -132,6 +149,41 @@ func refuseElse(p *asm.Program, e syscall.Errno, stop asm.Label) {
 	p.Ret(asm.ActionAllow)
 	p.SetLabel(stop)
 	p.Ret(answer(e))
+}
+
+// coreLimit is RLIMIT_CORE.
+const coreLimit = 4
+
+func emitPrlimit(p *asm.Program) {
+	own, pass, note := p.NewLabel(), p.NewLabel(), p.NewLabel()
+	p.LdLo(0)
+	p.JmpIfTrue(bpf.JumpEqual, 0, own)
+	p.Ret(answer(syscall.EPERM))
+	p.SetLabel(own)
+	p.LdLo(1)
+	p.JmpIfTrue(bpf.JumpNotEqual, coreLimit, pass)
+	// Reading is fine: then there is no new limit, whose address is the third argument.
+	p.LdLo(2)
+	p.JmpIfTrue(bpf.JumpNotEqual, 0, note)
+	p.LdHi(2)
+	p.JmpIfTrue(bpf.JumpNotEqual, 0, note)
+	p.SetLabel(pass)
+	refuseElse(p, 0, note)
+}
+
+func emitSetrlimit(p *asm.Program) {
+	note := p.NewLabel()
+	p.LdLo(0)
+	p.JmpIfTrue(bpf.JumpEqual, coreLimit, note)
+	refuseElse(p, 0, note)
+}
+
+func emitWatch(p *asm.Program) {
+	const access, closeNoWrite, open = 0x1, 0x10, 0x20
+	stop := p.NewLabel()
+	p.LdLo(2)
+	p.JmpIfTrue(bpf.JumpBitsSet, access|closeNoWrite|open, stop)
+	refuseElse(p, syscall.EPERM, stop)
 }
 
 func emitClone(p *asm.Program) {
@@ -166,13 +218,12 @@ func emitSocket(p *asm.Program) {
 	// The low four bits of the type are 1 for stream, 2 for datagram and 3 for raw; whatever has one of the upper two of
 	// them is another kind, packet sockets among them. Flags lie above.
 	const streamBit, datagramBit, otherBits = 1, 2, 0xC
-	pass, internet, netlink := p.NewLabel(), p.NewLabel(), p.NewLabel()
+	pass, internet := p.NewLabel(), p.NewLabel()
 	datagram, stop := p.NewLabel(), p.NewLabel()
 	p.LdLo(0)
 	p.JmpIfTrue(bpf.JumpEqual, syscall.AF_UNIX, pass)
 	p.JmpIfTrue(bpf.JumpEqual, syscall.AF_INET, internet)
 	p.JmpIfTrue(bpf.JumpEqual, syscall.AF_INET6, internet)
-	p.JmpIfTrue(bpf.JumpEqual, syscall.AF_NETLINK, netlink)
 	p.Ret(answer(syscall.EAFNOSUPPORT))
 
 	p.SetLabel(internet)
@@ -193,10 +244,8 @@ func emitSocket(p *asm.Program) {
 	p.SetLabel(stop)
 	p.Ret(answer(syscall.EPERM))
 
-	p.SetLabel(netlink)
-	p.LdLo(2)
-	p.JmpIfTrue(bpf.JumpEqual, syscall.NETLINK_ROUTE, pass)
-	allowElse(p, syscall.EPROTONOSUPPORT, pass)
+	p.SetLabel(pass)
+	p.Ret(asm.ActionAllow)
 }
 
 func emitSocketpair(p *asm.Program) {
@@ -256,6 +305,8 @@ func errnoName(e syscall.Errno) string {
 		return "EPERM"
 	case syscall.ENOSYS:
 		return "ENOSYS"
+	case 0:
+		return "0"
 	}
 	return fmt.Sprintf("errno %d", int(e))
 }
