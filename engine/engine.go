@@ -254,7 +254,7 @@ func (e *Engine) reading(ctx context.Context, who glovebox.Principal) (*trace.Tr
 }
 
 // tend puts right what an engine that died left behind, once in an engine's life: it ends the records of its runs and
-// removes their folders. It is called between enter and leave, when the trace is open.
+// removes their folders and half-written files. It is called between enter and leave, when the trace is open.
 func (e *Engine) tend() {
 	e.tended.Do(func() {
 		n, err := e.trace.Interrupted(e.life)
@@ -264,8 +264,8 @@ func (e *Engine) tend() {
 		if n > 0 {
 			e.cfg.Log.Warn("runs were interrupted", "runs", n)
 		}
-		if err := sweepFolders(e.runs, time.Now()); err != nil {
-			e.cfg.Log.Error("remove folders of dead runs", "err", err)
+		if err := errors.Join(sweepFolders(e.runs), e.store.Sweep()); err != nil {
+			e.cfg.Log.Error("remove what dead engines left", "err", err)
 		}
 	})
 }

@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -21,17 +20,43 @@ type folder struct {
 
 func makeFolder(runs, id string) (*folder, error) {
 	path := filepath.Join(runs, id)
-	if err := os.Mkdir(path, 0o700); err != nil {
-		return nil, fmt.Errorf("make the run's folder: %w", err)
+	for {
+		if err := os.Mkdir(path, 0o700); err != nil {
+			return nil, fmt.Errorf("make the run's folder: %w", err)
+		}
+		lock, err := lockFolder(path, 0)
+		if err == nil {
+			return &folder{path, lock}, nil
+		}
+		// A sweep may have found it between its making and its locking.
+		if !errors.Is(err, fs.ErrNotExist) {
+			return nil, errors.Join(fmt.Errorf("lock the run's folder: %w", err), os.Remove(path))
+		}
 	}
-	f, err := os.Open(path)
+}
+
+// lockFolder locks a folder until what it returns is closed. One that is gone, also once the lock is had, does not exist.
+func lockFolder(path string, how int) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	for err = unix.EINTR; err == unix.EINTR; {
+		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|how)
+	}
 	if err == nil {
-		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		var locked, there fs.FileInfo
+		if locked, err = f.Stat(); err == nil {
+			there, err = os.Lstat(path)
+		}
+		if err == nil && !os.SameFile(locked, there) {
+			err = fs.ErrNotExist
+		}
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("lock the run's folder: %w", err), f.Close(), os.Remove(path))
+		return nil, errors.Join(err, f.Close())
 	}
-	return &folder{path, f}, nil
+	return f, nil
 }
 
 // remove deletes the folder; inputs in it are read-only, also for their owner.
@@ -53,29 +78,23 @@ func removeTree(path string) error {
 	return errors.Join(err, os.RemoveAll(path))
 }
 
-// sweepAge is how old a folder must be before it can be a dead run's: a young one may be about to be locked.
-const sweepAge = time.Minute
-
-// sweepFolders removes the folders of runs whose engine died.
-func sweepFolders(runs string, now time.Time) error {
+// sweepFolders removes the folders of runs whose engine died: nobody holds them locked.
+func sweepFolders(runs string) error {
 	entries, err := os.ReadDir(runs)
 	if err != nil {
 		return err
 	}
 	var errs []error
 	for _, entry := range entries {
-		info, err := entry.Info()
-		if err != nil || !info.IsDir() || now.Sub(info.ModTime()) < sweepAge {
-			continue
+		lock, err := lockFolder(filepath.Join(runs, entry.Name()), unix.LOCK_NB)
+		switch {
+		case err == nil:
+			errs = append(errs, removeTree(lock.Name()), lock.Close()) // the lock outlives the name
+		case errors.Is(err, unix.EWOULDBLOCK), errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR):
+			// It lives, another engine was faster, or it is no run's.
+		default:
+			errs = append(errs, err)
 		}
-		f, err := os.Open(filepath.Join(runs, entry.Name()))
-		if err != nil {
-			continue // another engine was faster
-		}
-		if unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {
-			errs = append(errs, removeTree(f.Name()))
-		}
-		f.Close()
 	}
 	return errors.Join(errs...)
 }

@@ -102,8 +102,8 @@ func TestEndOnAFullDisk(t *testing.T) {
 	var known *glovebox.Error
 	switch {
 	case err == nil && strings.Contains(res.Reason, "could not be kept"):
-	case errors.As(err, &known) && known.Code == glovebox.CodeInternal && strings.Contains(known.Public, "disk of the data_dir is full") &&
-		strings.Contains(known.Fix, "df -h"):
+	case errors.As(err, &known) && known.Code == glovebox.CodeInternal &&
+		strings.Contains(known.Public, "disk of the data_dir is full") && strings.Contains(known.Fix, "df -h"):
 	default:
 		t.Errorf("result %+v, error %v", res, err)
 	}
@@ -112,5 +112,30 @@ func TestEndOnAFullDisk(t *testing.T) {
 	}
 	if recs, err := e.Traces(t.Context(), owner, glovebox.TraceQuery{}); err != nil || len(recs) != 1 {
 		t.Errorf("records = %+v (%v)", recs, err)
+	}
+}
+
+// TestLeftoversGo: what an engine that died left behind goes with the first run of the next, however young it is.
+func TestLeftoversGo(t *testing.T) {
+	dir := t.TempDir()
+	e := newEngine(t, &drivertest.Fake{}, dir)
+	if _, err := e.record(); err != nil {
+		t.Fatal(err)
+	}
+	blob, folder := filepath.Join(dir, "blobs/new/blob-1"), filepath.Join(dir, "runs/run_dead")
+	if err := errors.Join(os.WriteFile(blob, []byte("half"), 0o600),
+		os.MkdirAll(filepath.Join(folder, "inputs"), 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := e.Run(t.Context(), owner, glovebox.Request{Code: "x"}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, left := range []string{blob, folder} {
+		if _, err := os.Lstat(left); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%s: %v", left, err)
+		}
 	}
 }

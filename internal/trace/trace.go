@@ -30,8 +30,8 @@ type Config struct {
 }
 
 // Trace writes and reads the record. Its methods are safe for concurrent use, by any number of processes on one store. Their
-// errors are *[glovebox.Error]: unavailable when the record cannot be written, with what mends it. Those of End are internal,
-// since something has run by then.
+// errors are *[glovebox.Error]: unavailable when the record cannot be written, with what mends it. Those of End are
+// internal, since something has run by then.
 type Trace struct {
 	store *store.Store
 	now   func() time.Time
