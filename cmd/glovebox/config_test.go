@@ -182,7 +182,8 @@ func TestPlacesOfConfiguration(t *testing.T) {
 	if err := os.Symlink(users, "link.yaml"); err != nil {
 		t.Fatal(err)
 	}
-	if exit, _, errs := tl.run("run", "--config", "link.yaml", "-c", "1"); exit != 125 || !strings.Contains(errs, "chmod go-w") {
+	exit, _, errs := tl.run("run", "--config", "link.yaml", "-c", "1")
+	if exit != 125 || !strings.Contains(errs, "chmod go-w") {
 		t.Error(exit, errs)
 	}
 	os.Remove(users)
@@ -190,7 +191,7 @@ func TestPlacesOfConfiguration(t *testing.T) {
 	if exit, _, errs := tl.run("run", "-c", "1"); exit != 125 {
 		t.Error(exit, errs)
 	}
-	exit, _, errs := tl.run("run", "--config", "absent.yaml", "-c", "1")
+	exit, _, errs = tl.run("run", "--config", "absent.yaml", "-c", "1")
 	if exit != 125 || !strings.Contains(errs, "absent.yaml") {
 		t.Error(exit, errs)
 	}
