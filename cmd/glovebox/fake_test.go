@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
+	"log/slog"
 	"os"
 	"strings"
 	"testing"
@@ -18,7 +20,7 @@ import (
 // one of
 //
 //	exit N · signal NAME · status S · reason TEXT · stdout TEXT · stderr TEXT · artifact PATH · skip PATH · wait ·
-//	fail CODE · stdin · request
+//	fail CODE · log TEXT · stdin · request
 //
 // wait ends when the run is cancelled; stdin prints standard input; request prints the request as JSON.
 type fakeService struct {
@@ -27,10 +29,12 @@ type fakeService struct {
 	request  glovebox.Request
 	records  []glovebox.Record
 	ready    bool
+	log      *slog.Logger
 	closed   int
 }
 
-func (f *fakeService) open(s settings) (glovebox.Service, error) {
+func (f *fakeService) open(s settings, log *slog.Logger) (glovebox.Service, error) {
+	f.log = log
 	s.policy.Available = []glovebox.Isolation{glovebox.IsolationProcess}
 	p, err := policy.New(s.policy)
 	f.settings, f.policy = s, p
@@ -94,6 +98,9 @@ func (f *fakeService) step(ctx context.Context, res *glovebox.Result, sink glove
 		}
 	case "fail":
 		return &glovebox.Error{Code: glovebox.Code(rest), Public: "it \x1b[31mfailed", Fix: "mend it", Err: io.ErrNoProgress}
+	case "log":
+		f.log.Info("not shown")
+		f.log.Error(rest, "err", errors.New(rest))
 	case "stdin":
 		var b []byte
 		if f.request.StdinFrom != nil {

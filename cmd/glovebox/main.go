@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"os/signal"
 	"slices"
@@ -34,7 +35,7 @@ type app struct {
 	getenv    func(string) string
 	uid       int
 	// open makes the service that serves the verbs. The verb closes it.
-	open func(settings) (glovebox.Service, error)
+	open func(settings, *slog.Logger) (glovebox.Service, error)
 
 	config string // --config
 	server string // --server
@@ -132,7 +133,7 @@ func (a *app) service() (glovebox.Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	return a.open(s)
+	return a.open(s, logger(a.errs))
 }
 
 // unbuilt refuses by name what Glovebox knows and does not offer yet.

@@ -105,6 +105,20 @@ func TestReasonsAndErrors(t *testing.T) {
 	}
 }
 
+// TestLog: what the engine logs is seen on standard error, inert, and never on standard output.
+func TestLog(t *testing.T) {
+	for _, with := range [][]string{nil, {"--json"}} {
+		tl := newTool(t)
+		exit, out, errs := tl.run(append([]string{"run", "-c", "log a \x1b[2J\u202eb\u0007"}, with...)...)
+		if exit != 0 || strings.Contains(out, "level=") || strings.Count(out, "\n") != len(with) {
+			t.Errorf("%v: exit code %d, stdout %q", with, exit, out)
+		}
+		if strings.Count(errs, "\n") != 1 || !strings.Contains(errs, "level=ERROR") || strings.ContainsAny(errs, "\x1b\u202e\a") {
+			t.Errorf("%v: stderr %q", with, errs)
+		}
+	}
+}
+
 // TestRequest checks that every flag arrives in the request.
 func TestRequest(t *testing.T) {
 	tl := newTool(t)

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"io"
+	"log/slog"
 	"path/filepath"
 
 	"glovebox"
@@ -9,8 +11,8 @@ import (
 	"glovebox/engine"
 )
 
-// open makes the local engine that s describes.
-func open(s settings) (glovebox.Service, error) {
+// open makes the local engine that s describes. log gets what goes wrong beside the runs, and causes.
+func open(s settings, log *slog.Logger) (glovebox.Service, error) {
 	d, err := process.New(process.Config{
 		Init:       s.process.init,
 		Cgroup:     s.process.cgroup,
@@ -21,9 +23,16 @@ func open(s settings) (glovebox.Service, error) {
 	if err != nil {
 		return nil, glovebox.Internal("make the process driver", err)
 	}
-	e, err := engine.New(engine.Config{DataDir: s.dataDir, Policy: s.policy, Drivers: []driver.Driver{d}})
+	e, err := engine.New(engine.Config{DataDir: s.dataDir, Policy: s.policy, Drivers: []driver.Driver{d}, Log: log})
 	if err != nil {
 		return nil, glovebox.Internal("make the engine", s.located(err))
 	}
 	return e, nil
+}
+
+// logger tells on standard error what the operator, who sits at this command line, has to know and no Result says: warnings,
+// failures, and the causes of internal errors. Its lines hold no text from inside a sandbox, and whatever could act on a
+// terminal is spelt out in quotes.
+func logger(errs io.Writer) *slog.Logger {
+	return slog.New(slog.NewTextHandler(errs, &slog.HandlerOptions{Level: slog.LevelWarn}))
 }
