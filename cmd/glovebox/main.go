@@ -59,6 +59,11 @@ func (a *app) main(args []string) int {
 	root.SetOut(a.out)
 	root.SetErr(a.errs)
 	cmd, err := root.ExecuteC()
+	// run and exec say that nobody read what the program printed. Whoever closes the output of another verb, as head does,
+	// has seen enough.
+	if _, told := err.(*glovebox.Error); !told && errors.Is(err, syscall.EPIPE) {
+		return a.exit
+	}
 	if err != nil {
 		return a.fail(cmd, err)
 	}

@@ -263,6 +263,37 @@ func TestNobodyReads(t *testing.T) {
 	}
 }
 
+// TestNobodyReadsOtherVerbs: a closed pipe is a quiet end; a full disk is none.
+func TestNobodyReadsOtherVerbs(t *testing.T) {
+	for _, args := range [][]string{
+		{"trace", "ls"}, {"trace", "ls", "--json"}, {"trace", "show", "run_2"}, {"trace", "show", "run_2", "--json"},
+		{"doctor"}, {"doctor", "--json"}, {"version"}, {"version", "--json"}, {"--help"}, {"run", "--help"},
+	} {
+		tl := newTool(t)
+		tl.records = []glovebox.Record{hostile()}
+		r, w, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Close()
+		tl.app.out = w
+		if exit, _, errs := tl.run(args...); exit != 0 || errs != "" {
+			t.Errorf("%v: %d %q", args, exit, errs)
+		}
+		w.Close()
+	}
+	tl := newTool(t)
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer full.Close()
+	tl.app.out = full
+	if exit, _, errs := tl.run("trace", "ls"); exit != 125 || !strings.Contains(errs, "no space left") {
+		t.Errorf("%d %q", exit, errs)
+	}
+}
+
 func TestServers(t *testing.T) {
 	tl := newTool(t)
 	exit, _, errs := tl.run("run", "--server", "http://x", "-c", "1")
