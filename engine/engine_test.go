@@ -225,6 +225,24 @@ func TestRunCancelled(t *testing.T) {
 	}
 }
 
+// TestCancelledRunKeepsItsOutputs: what it had made by then is the caller's.
+func TestCancelledRunKeepsItsOutputs(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	fake := &drivertest.Fake{Program: func(ctx context.Context, p *drivertest.Proc) driver.Exit {
+		p.Leave("half.txt", []byte("half"))
+		cancel()
+		return hang(ctx, p)
+	}}
+	e := newEngine(t, fake, t.TempDir())
+	res, err := e.Run(ctx, owner, glovebox.Request{Code: "x", Collect: true}, nil)
+	if err != nil || res.Status != glovebox.StatusCanceled {
+		t.Fatalf("result %+v, error %v, want canceled", res, err)
+	}
+	if len(res.Artifacts) != 1 || res.Artifacts[0].Path != "half.txt" || len(res.Skipped) != 0 {
+		t.Errorf("artifacts %v, skipped %v", res.Artifacts, res.Skipped)
+	}
+}
+
 func TestCloseCancelsRuns(t *testing.T) {
 	fake := &drivertest.Fake{Program: hang}
 	e := newEngine(t, fake, t.TempDir())
