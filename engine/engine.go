@@ -131,12 +131,12 @@ func (e *Engine) open() {
 		return
 	}
 	if err := os.Mkdir(e.runs, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
-		e.failed = errors.Join(glovebox.Internal("make the folder of runs", err), s.Close())
+		e.failed = glovebox.Internal("make the folder of runs", errors.Join(err, s.Close()))
 		return
 	}
 	t, err := trace.New(trace.Config{Store: s, Now: e.cfg.Now})
 	if err != nil {
-		e.failed = errors.Join(glovebox.Internal("open the trace", err), s.Close())
+		e.failed = glovebox.Internal("open the trace", errors.Join(err, s.Close()))
 		return
 	}
 	e.store, e.trace = s, t

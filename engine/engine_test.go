@@ -289,6 +289,17 @@ func TestRunWithoutATrace(t *testing.T) {
 	}
 }
 
+// TestOpenFailsWithAnError: what is wrong with the data_dir is told to callers as it is kept, so it is an Error itself.
+func TestOpenFailsWithAnError(t *testing.T) {
+	dir := t.TempDir()
+	e := &Engine{cfg: Config{DataDir: dir}, runs: filepath.Join(dir, "no/such/folder"), opened: make(chan struct{})}
+	e.open()
+	_, err := e.record()
+	if known, ok := err.(*glovebox.Error); !ok || known.Code != glovebox.CodeInternal || known.Err == nil {
+		t.Errorf("%T: %v", err, err)
+	}
+}
+
 // events collects what a sink is told.
 type events struct {
 	mu    sync.Mutex
