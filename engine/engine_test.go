@@ -197,6 +197,29 @@ func TestRunFailures(t *testing.T) {
 	}
 }
 
+// TestFolderOutlivesTheSandbox: a sandbox may use the run's folder until it is closed.
+func TestFolderOutlivesTheSandbox(t *testing.T) {
+	dir := t.TempDir()
+	fake := &drivertest.Fake{}
+	fake.Fail = func(step string) error {
+		if step != "close" {
+			return nil
+		}
+		time.Sleep(50 * time.Millisecond) // in which the next step would be taken, if it did not wait
+		if left, err := os.ReadDir(filepath.Join(dir, "runs")); len(left) != 1 {
+			t.Errorf("folders while the sandbox is closed: %v (%v)", left, err)
+		}
+		return nil
+	}
+	e := newEngine(t, fake, dir)
+	if _, err := e.Run(t.Context(), owner, glovebox.Request{Code: "x"}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestRunCancelled(t *testing.T) {
 	for _, step := range []string{"", "start", "exec", "disk"} {
 		t.Run("at "+step, func(t *testing.T) {

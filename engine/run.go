@@ -81,6 +81,8 @@ func publicError(err error) error {
 }
 
 func (r *run) run(ctx context.Context) (*glovebox.Result, error) {
+	// Before anything that may use the folder, so that it is undone after all of it: the folder is made beside the sandbox.
+	r.undo.Push("remove the run's folder", r.removeFolder)
 	if err := r.admit(); err != nil {
 		return nil, r.refuse(ctx, err)
 	}
@@ -150,8 +152,15 @@ func (r *run) needFolder() error {
 	if r.folder, err = makeFolder(r.runs, r.id); err != nil {
 		return glovebox.Internal("make the run's folder", err)
 	}
-	r.undo.Push("remove the run's folder", r.folder.remove)
 	return nil
+}
+
+// removeFolder removes the run's folder, if there is one.
+func (r *run) removeFolder(ctx context.Context) error {
+	if r.folder == nil {
+		return nil
+	}
+	return r.folder.remove(ctx)
 }
 
 // start records that the run begins while the driver makes a sandbox, then releases the code into it. recorded tells that
