@@ -3,7 +3,6 @@ package engine
 import (
 	_ "embed"
 	"fmt"
-	"io"
 	"maps"
 	"regexp"
 	"slices"
@@ -29,9 +28,9 @@ var baseEnv = map[string]string{
 	"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/workspace", "TMPDIR": "/tmp", "LANG": "C.UTF-8",
 }
 
-// command is what a request that policy accepted means inside the image. The error is a *glovebox.Error.
+// command is what a request that policy accepted means inside the image, but for its input. The error is a *glovebox.Error.
 func command(req glovebox.Request, image Image) (driver.Command, error) {
-	cmd := driver.Command{Argv: req.Argv, Env: environment(req.Env), Dir: "/workspace", Stdin: standardInput(req)}
+	cmd := driver.Command{Argv: req.Argv, Env: environment(req.Env), Dir: "/workspace"}
 	if len(req.Argv) > 0 {
 		return cmd, nil
 	}
@@ -76,16 +75,6 @@ func environment(set map[string]string) []string {
 		env = append(env, name+"="+all[name])
 	}
 	return env
-}
-
-func standardInput(req glovebox.Request) io.Reader {
-	switch {
-	case req.StdinFrom != nil:
-		return req.StdinFrom
-	case req.Stdin != "":
-		return strings.NewReader(req.Stdin)
-	}
-	return nil
 }
 
 // Compiled when first needed: most starts of the program never do.

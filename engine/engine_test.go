@@ -12,7 +12,9 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -217,6 +219,39 @@ func TestFolderOutlivesTheSandbox(t *testing.T) {
 	}
 	if err := e.Close(); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestStdinThatFails: a program that saw only the beginning of its input may have ended well; its caller has to know.
+func TestStdinThatFails(t *testing.T) {
+	for name, tt := range map[string]struct {
+		tail io.Reader
+		want string
+	}{
+		"ends":   {strings.NewReader(""), ""},
+		"errno":  {iotest.ErrReader(&os.PathError{Op: "read", Path: "/host/secret", Err: syscall.EIO}), ": input/output error"},
+		"cut":    {iotest.ErrReader(io.ErrUnexpectedEOF), ": unexpected EOF"},
+		"reader": {iotest.ErrReader(errors.New("\x1b[2Jmine")), ": its reader failed"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			fake := &drivertest.Fake{Program: func(_ context.Context, p *drivertest.Proc) driver.Exit {
+				io.Copy(p.Stdout, p.Stdin)
+				return driver.Exit{}
+			}}
+			e := newEngine(t, fake, t.TempDir())
+			req := glovebox.Request{Code: "x", StdinFrom: io.MultiReader(strings.NewReader("begun"), tt.tail)}
+			res, err := e.Run(t.Context(), owner, req, nil)
+			if err != nil || res.Stdout != "begun" || !res.OK {
+				t.Fatalf("result %+v, error %v", res, err)
+			}
+			want := ""
+			if tt.want != "" {
+				want = "standard input ended early" + tt.want
+			}
+			if res.Reason != want {
+				t.Errorf("reason %q, want %q", res.Reason, want)
+			}
+		})
 	}
 }
 

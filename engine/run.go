@@ -32,6 +32,7 @@ type run struct {
 	decision glovebox.Decision
 	image    Image
 	command  driver.Command
+	stdin    *stdin // nil: empty
 	inputs   []glovebox.InputRecord
 	trace    *trace.Trace
 
@@ -123,8 +124,13 @@ func (r *run) admit() error {
 	if r.image, err = r.Engine.image(); err != nil {
 		return err
 	}
-	r.command, err = command(r.req, r.image)
-	return err
+	if r.command, err = command(r.req, r.image); err != nil {
+		return err
+	}
+	if r.stdin = newStdin(r.req); r.stdin != nil { // an interface around a nil pointer would not be nil
+		r.command.Stdin = r.stdin
+	}
+	return nil
 }
 
 // takeInputs copies what the program is given. Its errors are refusals or ctx's.
