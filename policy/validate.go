@@ -102,7 +102,8 @@ func checkArguments(r *glovebox.Request) *glovebox.Decision {
 	return nil
 }
 
-// checkEnvironment bounds env. What it sets touches the program only, so any proper name may be set.
+// checkEnvironment bounds env. What it sets touches the program only, so any proper name may be set, but for those that
+// would have no effect: code in Python is run by an isolated interpreter, which reads none of its own variables.
 func checkEnvironment(r *glovebox.Request) *glovebox.Decision {
 	const fix = "pass bulk through --stdin or --input"
 	if len(r.Env) > maxEnv {
@@ -113,13 +114,16 @@ func checkEnvironment(r *glovebox.Request) *glovebox.Decision {
 		names = append(names, name)
 	}
 	slices.Sort(names) // the same request is refused for the same reason each time
-	total := 0
+	total, python := 0, r.Code != "" && (r.Lang == "" || r.Lang == "python")
 	for _, name := range names {
 		value := r.Env[name]
 		total += len(name) + len(value) + 2
 		switch {
 		case !envName(name):
 			return invalid("use letters, digits and _, not beginning with a digit", "%s is no name of a variable", quote(name))
+		case python && strings.HasPrefix(name, "PYTHON"):
+			return invalid("put modules in /workspace, or set it for a program of your own: glovebox exec --env "+name+"=… "+
+				"-- python3 …", "env %s has no effect: python runs isolated and reads no such variable", quote(name))
 		case len(name)+len(value)+1 > maxArgBytes:
 			return invalid(fix, "env %s has %d bytes and may have %d with its name", quote(name), len(value), maxArgBytes)
 		case strings.IndexByte(value, 0) >= 0:

@@ -63,6 +63,9 @@ func TestRefusedRequests(t *testing.T) {
 		{"env name empty", code(glovebox.Request{Env: map[string]string{"": "x"}}), "invalid", "variable"},
 		{"env name equals", code(glovebox.Request{Env: map[string]string{"A=B": "x"}}), "invalid", "variable"},
 		{"env NUL", code(glovebox.Request{Env: map[string]string{"A": "x\x00"}}), "invalid", "NUL"},
+		{"env python", code(glovebox.Request{Env: map[string]string{"PYTHONPATH": "/inputs"}}), "invalid", "PYTHONPATH"},
+		{"env python named", code(glovebox.Request{Lang: "python", Env: map[string]string{"PYTHONHASHSEED": "0"}}), "invalid",
+			"-- python3"},
 		{"env large", code(glovebox.Request{Env: map[string]string{"A": strings.Repeat("x", 128<<10)}}), "invalid", "--stdin"},
 		{"stdin twice", code(glovebox.Request{Stdin: "a", StdinFrom: strings.NewReader("b")}), "invalid", "twice"},
 		{"allow", code(glovebox.Request{Allow: []string{"example.com"}}), "unavailable", "--allow is not available in this"},
@@ -103,11 +106,13 @@ func TestRefusedInputs(t *testing.T) {
 func TestAllowedRequests(t *testing.T) {
 	p := basic(t)
 	for name, req := range map[string]glovebox.Request{
-		"argv":      {Argv: []string{"sh", "-c", "exit $(echo 3); `x` | y & \n"}},
-		"code edge": {Code: strings.Repeat("#", 8<<20)},
-		"env":       {Code: "1", Env: map[string]string{"PATH": "/x", "HOME": "", "TMPDIR": "\xff", "_a1": "b=c\n"}},
-		"code name": {Code: "1", CodeName: "my späte script.v2.py"},
-		"dash args": {Code: "1", Args: []string{"--", "-rf", "", "$(id)"}},
+		"argv":              {Argv: []string{"sh", "-c", "exit $(echo 3); `x` | y & \n"}},
+		"code edge":         {Code: strings.Repeat("#", 8<<20)},
+		"env for a program": {Argv: []string{"python3"}, Env: map[string]string{"PYTHONPATH": "/inputs"}},
+		"env for bash":      {Lang: "bash", Code: "1", Env: map[string]string{"PYTHONPATH": "/inputs", "PYTHO": ""}},
+		"env":               {Code: "1", Env: map[string]string{"PATH": "/x", "HOME": "", "TMPDIR": "\xff", "_a1": "b=c\n"}},
+		"code name":         {Code: "1", CodeName: "my späte script.v2.py"},
+		"dash args":         {Code: "1", Args: []string{"--", "-rf", "", "$(id)"}},
 		"inputs": {Code: "1", Inputs: []glovebox.Input{
 			{Name: "a/b", Path: "x"}, {Name: "a/c"}, {Name: "..a", ContentBase64: "eA=="},
 		}},
