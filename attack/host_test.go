@@ -196,6 +196,8 @@ func (l *laboratory) processes(ids idRange) []process {
 	return all
 }
 
+func mkfifo(path string) error { return syscall.Mkfifo(path, 0o600) }
+
 // settle waits a moment until a thing that others on the machine may change too is as it should be.
 func settle(within time.Duration, good func() bool) bool {
 	for end := time.Now().Add(within); ; time.Sleep(20 * time.Millisecond) {

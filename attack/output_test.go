@@ -237,8 +237,8 @@ func TestFS25HostileNames(t *testing.T) {
 			t.Errorf("skipped %q", s.Path)
 		}
 	}
-	o = attack(t, trial{program: "ou27_many.py", tell: true, within: 60 * time.Second, flags: []string{"--files", "50000", "--disk", "64MiB"}})
-	if o.Status != "exited" || len(o.Artifacts) > 20000 || len(o.stdout) > 32<<20 {
+	o = attack(t, trial{program: "ou27_many.py", tell: true, within: 40 * time.Second, flags: []string{"--files", "3000"}})
+	if o.Status != "exited" || len(o.Artifacts) > 3000 || len(o.stdout) > 2<<20 {
 		t.Errorf("status %s, %d artifacts, a result of %d bytes", o.Status, len(o.Artifacts), len(o.stdout))
 	}
 	_ = os.RemoveAll(o.folder)

@@ -5,7 +5,7 @@ for argument in sys.argv[1:]:
     name, amount = argument.split("=")
     amount = int(amount)
     if name == "memory":
-        held = bytearray(b"x" * amount)
+        held = b"x" * amount
         del held
     elif name == "disk":
         with open("/workspace/fill", "wb") as f:
