@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -28,6 +29,9 @@ const (
 	maxInputFiles = 100_000 // files and folders
 	maxInputDepth = 64
 )
+
+// inputWait bounds the wait for bytes of a file that may have some later. Files of the kernel can look regular and do that.
+const inputWait = 2 * time.Second
 
 // intake copies the inputs of one run into a folder. What it copies it has opened once, looked at through that descriptor,
 // and hashed as it was written: the program sees the bytes of the record and no later ones.
@@ -73,11 +77,7 @@ func (in *intake) take(ctx context.Context, i *glovebox.Input) error {
 	if err := in.parents(path.Dir(i.Name)); err != nil {
 		return err
 	}
-	switch {
-	case i.Run != "" || i.Artifact != "":
-		return glovebox.Errorf(glovebox.CodeUnavailable, "pass the file by path", "input %q names a run's artifact, which is not "+
-			"available in this version", i.Name)
-	case i.Path == "":
+	if i.Path == "" {
 		var r io.Reader = strings.NewReader(i.Content)
 		if i.ContentBase64 != "" {
 			r = base64.NewDecoder(base64.StdEncoding, strings.NewReader(i.ContentBase64))
@@ -206,6 +206,9 @@ func (in *intake) file(ctx context.Context, name string, r io.Reader, source *os
 		if err := ctx.Err(); err != nil {
 			return err
 		}
+		if source != nil {
+			_ = source.SetReadDeadline(time.Now().Add(inputWait)) // an error for files that never wait
+		}
 		got, err := r.Read(in.buffer)
 		if n += int64(got); in.bytes+n > int64(maxInputBytes) {
 			return glovebox.Errorf(glovebox.CodeInvalid, "pass less", "the inputs have more than %v in all", maxInputBytes)
@@ -272,6 +275,8 @@ func unreadable(name string, err error) error {
 		return &glovebox.Error{Code: glovebox.CodeDenied, Op: "open input", Err: err,
 			Public: fmt.Sprintf("input %q leads out of its input root", name),
 			Fix:    "name a file beneath the root, not a link out of it"}
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		why = "it holds nothing yet and does not end"
 	case errors.Is(err, fs.ErrNotExist):
 		why = "there is no such file"
 	case errors.As(err, &errno):

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -168,6 +169,27 @@ func TestTakeInputsStopsWhenCancelled(t *testing.T) {
 	cancel()
 	_, err = takeInputs(ctx, p, owner, []glovebox.Input{{Name: "a", Content: "x"}}, filepath.Join(t.TempDir(), "inputs"))
 	if err != context.Canceled {
+		t.Errorf("error = %v", err)
+	}
+}
+
+// A file of the kernel may look regular and yield bytes only later; a pipe stands for it here.
+func TestInputThatWaits(t *testing.T) {
+	from, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	defer from.Close()
+	root, err := os.OpenRoot(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	in := &intake{dir: root, buffer: make([]byte, 16)}
+	err = in.file(t.Context(), "a", from, from)
+	var known *glovebox.Error
+	if !errors.As(err, &known) || known.Code != glovebox.CodeInvalid {
 		t.Errorf("error = %v", err)
 	}
 }
