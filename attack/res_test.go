@@ -447,7 +447,7 @@ func TestRS45Churn(t *testing.T) {
 func (l *laboratory) noneRunning(t *testing.T) {
 	t.Helper()
 	var runs []struct{ ID, State string }
-	out, err := l.glovebox(t.Context(), "trace", "ls", "--json", "--config", l.config).Output()
+	out, err := l.glovebox(t.Context(), "trace", "ls", "--json", "--limit", "1000", "--config", l.config).Output()
 	if err == nil {
 		err = json.Unmarshal(out, &runs)
 	}

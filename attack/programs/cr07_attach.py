@@ -81,7 +81,8 @@ for pid in range(1, 100000):
     except ProcessLookupError:
         pass
     except PermissionError:
-        if not os.path.exists("/proc/1/task/%d" % pid):
+        # The threads of the sandbox's first process have the numbers before the program's.
+        if pid >= os.getpid():
             print("broke: there is a process", pid)
 if not set(seen) <= {os.getpid(), child}:
     print("broke: processes", seen)

@@ -73,6 +73,9 @@ try:
         print("broke: links", names)
 except OSError as e:
     print("links", e)
-if [n for _, n in socket.if_nameindex()] not in ([], ["lo"]):
-    print("broke: interfaces", socket.if_nameindex())
+try:
+    if [n for _, n in socket.if_nameindex()] not in ([], ["lo"]):
+        print("broke: interfaces", socket.if_nameindex())
+except OSError as e:
+    print("interfaces", e)
 print("end")

@@ -18,7 +18,12 @@ for limit in ("NOFILE", "NPROC", "CORE", "MEMLOCK", "NICE", "RTPRIO", "MSGQUEUE"
     soft, hard = resource.getrlimit(number)
     print(limit, soft, hard)
     if hard != resource.RLIM_INFINITY:
-        attempt("more " + limit, lambda: resource.setrlimit(number, (soft, hard + 1)))
+        try:
+            resource.setrlimit(number, (soft, hard + 1))
+        except (OSError, ValueError) as e:
+            print("more", limit, e)
+        if resource.getrlimit(number) != (soft, hard):
+            print("broke: more", limit, resource.getrlimit(number))
 for policy in (os.SCHED_FIFO, os.SCHED_RR):
     attempt("real time", lambda: os.sched_setscheduler(0, policy, os.sched_param(1)))
 attempt("nice", lambda: os.nice(-20))

@@ -6,6 +6,7 @@ import (
 	"path"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -154,7 +155,8 @@ func (s *sandbox) takeIDs() error {
 	if s.single {
 		return nil
 	}
-	if err := unix.Setgroups(nil); err != nil {
+	// Of package syscall, since it does so for every thread, as the two below do.
+	if err := syscall.Setgroups(nil); err != nil {
 		return step("drop groups", err)
 	}
 	if err := unix.Setresgid(0, 0, 0); err != nil {
