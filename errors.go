@@ -23,8 +23,8 @@ const (
 // HTTPStatus is the status an HTTP door answers c with; an unknown code is 500.
 func (c Code) HTTPStatus() int { return codes[c].http }
 
-// ExitCode is what the command line exits with for c: 126 where nothing could start, else 125 (CONTRACT "Command line"; the
-// numbers follow the shell's and timeout(1)'s use).
+// ExitCode is what the command line exits with for c: 126 where nothing could start, else 125, as env(1) and timeout(1)
+// do.
 func (c Code) ExitCode() int { return codes[c].exit }
 
 var codes = map[Code]struct{ http, exit int }{

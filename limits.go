@@ -24,7 +24,7 @@ type Limits struct {
 	View      Size          // bytes of each stream shown in a Result: head and tail
 }
 
-// limitsWire is Limits as the contract spells it.
+// limitsWire is Limits as JSON spells it.
 type limitsWire struct {
 	WallMS      int64   `json:"wall_ms"`
 	CPUMS       int64   `json:"cpu_ms"`
@@ -39,7 +39,7 @@ type limitsWire struct {
 	ViewBytes   Size    `json:"view_bytes"`
 }
 
-// MarshalJSON writes l as the contract spells it, with units in the names.
+// MarshalJSON writes l as JSON spells it, with units in the names.
 func (l Limits) MarshalJSON() ([]byte, error) {
 	return json.Marshal(limitsWire{
 		l.Wall.Milliseconds(), l.CPU.Milliseconds(), l.CPUs, l.Memory, l.Disk, l.Files, l.OpenFiles, l.Processes,

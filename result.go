@@ -43,7 +43,7 @@ func (u Untrusted) Format(f fmt.State, _ rune) { fmt.Fprint(f, u.String()) }
 // LogValue keeps slog from showing the text.
 func (u Untrusted) LogValue() slog.Value { return slog.StringValue(u.String()) }
 
-// Result is what happened in a run whose program was started. Its JSON form is the contract's.
+// Result is what happened in a run whose program was started. The names of its JSON form do not change.
 type Result struct {
 	ID        string   `json:"id"`
 	OK        bool     `json:"ok"` // exited with code 0

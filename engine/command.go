@@ -19,9 +19,8 @@ import (
 //go:embed boot.py
 var boot string
 
-var languages = map[string]struct{ file, label string }{
-	"python": {"main.py", "Python"}, "node": {"main.js", "Node"}, "bash": {"main.sh", "Bash"},
-}
+// codeNames are what code is called in its language unless a request names it.
+var codeNames = map[string]string{"python": "main.py", "node": "main.js", "bash": "main.sh"}
 
 // baseEnv is the environment besides what a request sets.
 var baseEnv = map[string]string{
@@ -35,17 +34,13 @@ func command(req glovebox.Request, image Image) (driver.Command, error) {
 		return cmd, nil
 	}
 	lang := language(req)
-	if languages[lang].file == "" {
-		return cmd, glovebox.Errorf(glovebox.CodeInvalid, "use one of bash, node, python, or give argv",
-			"no language is called %.40q", lang)
-	}
 	program, err := image.Interpreter(lang)
 	if err != nil {
 		return cmd, err
 	}
 	cmd.Code, cmd.CodeName = []byte(req.Code), req.CodeName
 	if cmd.CodeName == "" {
-		cmd.CodeName = languages[lang].file
+		cmd.CodeName = codeNames[lang]
 	}
 	code := "/code/" + cmd.CodeName
 	switch lang {

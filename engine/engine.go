@@ -79,8 +79,7 @@ var errClosing = errors.New("the engine is closing")
 // New makes an Engine. It returns at once: the data_dir is opened beside it, and what is wrong with that is told by the
 // first use. Errors are those of the configuration.
 func New(cfg Config) (*Engine, error) {
-	switch {
-	case cfg.DataDir == "":
+	if cfg.DataDir == "" {
 		return nil, errors.New("new engine: DataDir is empty")
 	}
 	dir, err := filepath.Abs(cfg.DataDir)

@@ -108,9 +108,6 @@ func (p *Policy) Decide(who glovebox.Principal, req glovebox.Request) glovebox.D
 	return d
 }
 
-// Rung is the lowest rung that may hold code of trust t; it is empty when t is no trust.
-func (p *Policy) Rung(t glovebox.Trust) glovebox.Isolation { return p.rungs[t] }
-
 // rung decides the rung from the trust and the isolation that were stated.
 func (p *Policy) rung(req glovebox.Request) glovebox.Decision {
 	trust, asked := req.Trust, req.Isolation

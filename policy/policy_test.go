@@ -48,7 +48,7 @@ func wellFormed(t testing.TB, p *Policy, req glovebox.Request, d glovebox.Decisi
 	if d.Code != "" || d.Fix != "" || g.Image == "" || !g.Trust.Valid() {
 		t.Fatalf("malformed grant: %+v", d)
 	}
-	if g.Isolation.Rank() < 1 || g.Isolation.Rank() < p.Rung(g.Trust).Rank() || g.Isolation.Rank() < req.Isolation.Rank() {
+	if g.Isolation.Rank() < 1 || g.Isolation.Rank() < p.rungs[g.Trust].Rank() || g.Isolation.Rank() < req.Isolation.Rank() {
 		t.Fatalf("rung %s is below what trust %s or the request demands", g.Isolation, g.Trust)
 	}
 	got, low, ceil := cells(&g.Limits), cells(&least), cells(&p.limits.Ceiling)
@@ -101,7 +101,7 @@ func TestRungs(t *testing.T) {
 					if effective == "" {
 						effective = glovebox.TrustInfluenced
 					}
-					rank := max(p.Rung(effective).Rank(), asked.Rank())
+					rank := max(p.rungs[effective].Rank(), asked.Rank())
 					if wantAllow := mask&(1<<(rank-1)) != 0; d.Allow != wantAllow {
 						t.Fatalf("%v %b trust %q asked %q: allow %v, want %v", m, mask, trust, asked, d.Allow, wantAllow)
 					}
@@ -297,14 +297,14 @@ func TestConfigured(t *testing.T) {
 		Limits:     Limits{Ceiling: glovebox.Limits{Wall: 10 * time.Second}},
 	})
 	for _, trust := range trustWords {
-		if got := p.Rung(glovebox.Trust(trust)); got != "microvm" {
+		if got := p.rungs[glovebox.Trust(trust)]; got != "microvm" {
 			t.Errorf("%s maps to %s, below what more trusted code gets", trust, got)
 		}
 	}
 	if got := p.limits.Default.Wall; got != 10*time.Second {
 		t.Errorf("the built-in default is %s, above the ceiling", got)
 	}
-	if p.Rung("nobody") != "" {
+	if p.rungs["nobody"] != "" {
 		t.Error("an unknown trust has a rung")
 	}
 	if d := (&Policy{}).Decide(owner, glovebox.Request{Code: "1"}); d.Allow {

@@ -36,7 +36,7 @@ func (r *runFlags) bind(a *app, cmd *cobra.Command) {
 	f.StringArrayVar(&r.inputs, "input", nil, "show file or folder `SRC[:NAME]` read-only at /inputs/NAME (repeat)")
 	f.StringVar(&r.output, "output", "", "put the files of /outputs into `DIR`, which is created or empty")
 	f.BoolVar(&r.overwrite, "overwrite", false, "let DIR of --output hold files, and replace them")
-	f.StringArrayVar(&r.env, "env", nil, "set variable `K=V`, not a secret; no PYTHON… for python, which runs isolated (repeat)")
+	f.StringArrayVar(&r.env, "env", nil, "set variable `K=V`, not a secret; no PYTHON…, which python would not read (repeat)")
 	f.StringVar(&r.stdin, "stdin", "", "standard input: `FILE`, or - for this command's own (default empty)")
 
 	l := &q.Limits

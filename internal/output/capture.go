@@ -1,11 +1,9 @@
 package output
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
 	"sync"
 
@@ -150,19 +148,3 @@ func (c *Capture) Finish() (Captured, error) {
 	}
 	return Captured{Stdout: out, Stderr: err, Flags: (outFlags | errFlags).names()}, errors.Join(outErr, errErr)
 }
-
-// Open returns the kept bytes, exactly as they were printed. The caller closes it.
-func (s Stream) Open() (io.ReadSeekCloser, error) {
-	if s.Path == "" {
-		return memoryFile{bytes.NewReader(s.Memory)}, nil
-	}
-	f, err := os.Open(s.Path)
-	if err != nil {
-		return nil, fmt.Errorf("open kept output: %w", err)
-	}
-	return f, nil
-}
-
-type memoryFile struct{ *bytes.Reader }
-
-func (memoryFile) Close() error { return nil }

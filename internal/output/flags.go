@@ -20,7 +20,7 @@ const (
 	flagInvisible
 )
 
-// names lists f as the contract spells it, sorted, never nil.
+// names lists f as JSON spells it, sorted, never nil.
 func (f flags) names() []string {
 	all := [...]string{"ansi", "bidi", "binary", "exfil_link", "instruction_like", "invalid_utf8", "invisible"}
 	list := make([]string, 0, len(all))
