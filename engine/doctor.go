@@ -38,12 +38,27 @@ func (e *Engine) Doctor(ctx context.Context) (*glovebox.Report, error) {
 	}
 	owner := glovebox.Principal{Tenant: "local", Name: "doctor", Owner: true}
 	d := e.policy.Decide(owner, glovebox.Request{Code: "pass"})
-	_, recordErr := e.record()
+	recordErr := e.readRecord(ctx)
+	for _, err := range []error{imageErr, recordErr} {
+		if err != nil && publicError(err).(*glovebox.Error).Code == glovebox.CodeInternal {
+			e.cfg.Log.Error("examine the machine", "err", err) // the report says that the log names the cause
+		}
+	}
 	r.Controls = append(r.Controls, part(d.Grant.Isolation, "image", imageErr), part(d.Grant.Isolation, "data_dir", recordErr))
 	r.Ready = d.Allow && !slices.ContainsFunc(r.Controls, func(c glovebox.Control) bool {
 		return c.Isolation == d.Grant.Isolation && c.Required && !c.Available
 	})
 	return r, nil
+}
+
+// readRecord says why the trace cannot be used, also where it opens and what is in it cannot be read.
+func (e *Engine) readRecord(ctx context.Context) error {
+	t, err := e.record()
+	if err != nil {
+		return err
+	}
+	_, err = t.List(ctx, "local", glovebox.TraceQuery{Limit: 1})
+	return err
 }
 
 // part is a control that is there unless err says why not.

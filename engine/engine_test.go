@@ -439,6 +439,26 @@ func TestDoctor(t *testing.T) {
 	}
 }
 
+// TestDoctorReadsTheTrace: a record that opens and cannot be read is told by the report itself.
+func TestDoctorReadsTheTrace(t *testing.T) {
+	e := newEngine(t, &drivertest.Fake{}, t.TempDir())
+	if _, err := e.record(); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.store.Close(); err != nil {
+		t.Fatal(err)
+	}
+	r, err := e.Doctor(t.Context())
+	if err != nil || r.Ready {
+		t.Fatalf("report %+v, error %v, want not ready", r, err)
+	}
+	for _, c := range r.Controls {
+		if c.Name == "data_dir" && (c.Available || c.Fix == "") {
+			t.Errorf("data_dir = %+v", c)
+		}
+	}
+}
+
 func TestNewRefuses(t *testing.T) {
 	fake := &drivertest.Fake{}
 	for name, cfg := range map[string]Config{

@@ -69,7 +69,7 @@ func withoutKept(res glovebox.Result) *glovebox.Result {
 		res.Skipped = append(res.Skipped, glovebox.Skipped{Path: a.Path, Reason: "it could not be kept"})
 	}
 	res.Artifacts = []glovebox.Artifact{}
-	remark(&res, "what it left could not be kept beyond what is shown of it: the disk of the data_dir may be full")
+	remark(&res, "what it left could not be kept beyond what is shown: the disk of the data_dir may be full")
 	return &res
 }
 

@@ -44,7 +44,7 @@ func (r *runFlags) bind(a *app, cmd *cobra.Command) {
 	f.Var((*durationFlag)(&l.CPU), "cpu", "CPU time of all its processes (default 30s)")
 	f.Var((*fractionFlag)(&l.CPUs), "cpus", "CPU bandwidth in CPUs (default 1)")
 	f.Var((*sizeFlag)(&l.Memory), "memory", "memory of all its processes (default 512MiB)")
-	f.Var((*sizeFlag)(&l.Disk), "disk", "bytes of files (default 256MiB)")
+	f.Var((*sizeFlag)(&l.Disk), "disk", "bytes of files (default 256MiB, less beside a small --memory)")
 	f.Var((*countFlag)(&l.Files), "files", "number of files (default 20000)")
 	f.Var((*countFlag)(&l.OpenFiles), "open-files", "descriptors of one process (default 1024)")
 	f.Var((*countFlag)(&l.Processes), "processes", "processes and threads (default 128)")
