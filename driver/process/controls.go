@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/user"
 	"strings"
 	"syscall"
 	"unsafe"
@@ -105,8 +106,14 @@ func (d *Driver) idControl() glovebox.Control {
 	if os.Getuid() == 0 {
 		return control("own user ids", true, fmt.Sprintf("%d blocks from %d", d.cfg.IDs.Count/blockSize, d.cfg.IDs.Start), "")
 	}
-	fix := fmt.Sprintf("apt-get install uidmap, and: usermod --add-subuids %[1]s --add-subgids %[1]s %[2]d",
-		"100000-165535", os.Getuid())
+	name := fmt.Sprint(os.Getuid())
+	if u, err := user.LookupId(name); err == nil {
+		name = u.Username // usermod takes no numbers
+	}
+	fix := "sudo usermod --add-subuids 100000-165535 --add-subgids 100000-165535 " + name
+	if findProgram("newuidmap") == "" {
+		fix = "sudo apt-get install uidmap && " + fix
+	}
 	if findProgram("newuidmap") == "" {
 		return control("own user ids", false, "newuidmap is missing: the program has the starting user's id outside", fix)
 	}
@@ -140,8 +147,8 @@ func diskControl() glovebox.Control {
 	const name = "workspace on disk"
 	switch {
 	case os.Getuid() != 0:
-		return control(name, false, "only root has a backing with a hard limit",
-			"run as root, or keep --disk 64MiB below --memory")
+		return control(name, false, "only root has a backing with a hard limit: workspaces are in memory",
+			"run as root, or ask for a --disk that is at least 64MiB less than --memory")
 	case unix.Access("/dev/loop-control", unix.W_OK) != nil:
 		return control(name, false, "no loop devices", "modprobe loop")
 	}

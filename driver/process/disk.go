@@ -25,9 +25,11 @@ func inMemory(l glovebox.Limits) bool { return l.Disk+tmpfsRoom <= l.Memory }
 // The file has no name and the device detaches itself, so everything is gone once the last descriptor is.
 func (d *Driver) makeDisk(ctx context.Context, l glovebox.Limits, i *ids) (_ *os.File, err error) {
 	if os.Getuid() != 0 {
-		return nil, glovebox.Errorf(glovebox.CodeUnavailable,
-			fmt.Sprintf("ask for --disk at most %v, or for --memory of at least %v, or run as root",
-				l.Memory-tmpfsRoom, l.Disk+tmpfsRoom),
+		fix := fmt.Sprintf("ask for --memory of at least %dMiB, or run as root", (l.Disk+tmpfsRoom+glovebox.MiB-1)/glovebox.MiB)
+		if least := l.Memory - tmpfsRoom; least >= glovebox.MiB {
+			fix = fmt.Sprintf("ask for --disk %dMiB at most, or %s", least/glovebox.MiB, fix)
+		}
+		return nil, glovebox.Errorf(glovebox.CodeUnavailable, fix,
 			"a workspace of %v beside %v of memory must lie on disk, and only root has a backing with a hard limit (loop)",
 			l.Disk, l.Memory)
 	}
