@@ -80,7 +80,9 @@ func asUser(env []string, out io.Writer, sys *syscall.SysProcAttr) error {
 }
 
 func user() *syscall.SysProcAttr {
-	return &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobodyElse, Gid: nobodyElse}, Pdeathsig: syscall.SIGKILL}
+	return &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Credential: &syscall.Credential{
+		Uid: nobodyElse, Gid: nobodyElse, Groups: []uint32{nobodyElse + 1, nobodyElse + 2},
+	}}
 }
 
 // TestOrdinaryUser runs the conformance suite as a user without rights: once without an account, so that the program has the
