@@ -80,10 +80,12 @@ func judge(f facts, l glovebox.Limits) (verdict, error) {
 	if name, ok := limitNames[v.status]; ok {
 		v.hit = append(v.hit, name)
 	}
-	if v.status == glovebox.StatusExited || v.status == glovebox.StatusProcessLimit || v.status == glovebox.StatusDiskLimit {
-		v.hit = append(v.hit, refused...)
-	}
+	v.hit = append(v.hit, refused...)
 	v.reason = reason(v, f, l)
+	if v.status == glovebox.StatusWallLimit && f.sample.ForksRefused > 0 {
+		// A runtime that cannot start its threads often waits for them for ever.
+		v.reason += fmt.Sprintf("; processes or threads were refused at the limit of %d, which --processes raises", l.Processes)
+	}
 	return v, nil
 }
 

@@ -38,6 +38,8 @@ func TestJudge(t *testing.T) {
 		{"exit 124 is an exit", facts{disk: room, exit: code(124)}, glovebox.StatusExited, nil},
 		{"wall", facts{disk: room, killed: glovebox.StatusWallLimit, exit: sig(syscall.SIGKILL)},
 			glovebox.StatusWallLimit, []string{"wall"}},
+		{"wall after refused threads", facts{disk: room, killed: glovebox.StatusWallLimit, exit: sig(syscall.SIGKILL), sample: forks},
+			glovebox.StatusWallLimit, []string{"wall", "processes"}},
 		{"own kill before an exit that was on its way", facts{disk: room, killed: glovebox.StatusCanceled},
 			glovebox.StatusCanceled, nil},
 		{"own kill before memory", facts{disk: room, killed: glovebox.StatusCanceled, exit: sig(syscall.SIGKILL), sample: oom},
