@@ -202,6 +202,7 @@ func removeGroup(dir string) error {
 // glovebox makes the command that the laboratory runs, with a canary in its environment and an open descriptor of a canary.
 func (l *laboratory) glovebox(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, filepath.Join(l.bin, "glovebox"), args...)
-	cmd.Env = append(os.Environ(), "GLOVEBOX_CANARY="+l.secret("environment"), "AWS_SECRET_ACCESS_KEY="+l.secret("environment"))
+	cmd.Env = append(os.Environ(), "GLOVEBOX_CANARY="+l.secret("environment"),
+		"AWS_SECRET_ACCESS_KEY="+l.secret("environment"))
 	return cmd
 }

@@ -13,11 +13,12 @@ func TestAU07ARecordForEveryEnd(t *testing.T) {
 		trial
 		status string
 	}{
-		"exited":       {trial{program: "ct_hello.py"}, "exited"},
-		"signaled":     {trial{program: "ct10_ends.sh", args: []string{"signal", "11"}}, "signaled"},
-		"wall limit":   {trial{program: "rs01_spin.py", flags: []string{"--wall", "200ms"}}, "wall_limit"},
-		"memory limit": {trial{program: "rs12_memory.py", tell: true, args: []string{"alone"}, flags: []string{"--memory", "64MiB", "--disk", "1MiB"}}, "memory_limit"},
-		"refused":      {trial{program: "ct_hello.py", flags: []string{"--isolation", "gvisor"}}, ""},
+		"exited":     {trial{program: "ct_hello.py"}, "exited"},
+		"signaled":   {trial{program: "ct10_ends.sh", args: []string{"signal", "11"}}, "signaled"},
+		"wall limit": {trial{program: "rs01_spin.py", flags: []string{"--wall", "200ms"}}, "wall_limit"},
+		"memory limit": {trial{program: "rs12_memory.py", tell: true, args: []string{"alone"},
+			flags: []string{"--memory", "64MiB", "--disk", "1MiB"}}, "memory_limit"},
+		"refused": {trial{program: "ct_hello.py", flags: []string{"--isolation", "gvisor"}}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := attack(t, c.trial)
@@ -36,7 +37,8 @@ func TestAU07ARecordForEveryEnd(t *testing.T) {
 			if c.status != "" && r.ID != o.ID {
 				t.Fatalf("the newest record is of %s, want %s", r.ID, o.ID)
 			}
-			if r.Principal.Name == "" || r.Started == "" || r.CodeSHA256 == "" || r.Decision.Rule == "" || r.Decision.Allow != (c.status != "") {
+			if r.Principal.Name == "" || r.Started == "" || r.CodeSHA256 == "" || r.Decision.Rule == "" ||
+				r.Decision.Allow != (c.status != "") {
 				t.Errorf("record %+v", r)
 			}
 			if c.status == "" {
@@ -45,7 +47,8 @@ func TestAU07ARecordForEveryEnd(t *testing.T) {
 				}
 				return
 			}
-			if r.State != "ended" || r.Image == "" || r.Result == nil || r.Result.Status != o.Status || r.Decision.Grant.Limits["wall_ms"] == 0 ||
+			if r.State != "ended" || r.Image == "" || r.Result == nil || r.Result.Status != o.Status ||
+				r.Decision.Grant.Limits["wall_ms"] == 0 ||
 				r.Result.Usage.CPU == nil || r.Result.Usage.Wall == nil {
 				t.Errorf("record %+v", r)
 			}

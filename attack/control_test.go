@@ -42,7 +42,8 @@ func TestCT05ToolChains(t *testing.T) {
 
 func TestCT10Ends(t *testing.T) {
 	for _, code := range []int{0, 1, 2, 126, 127, 128, 255} {
-		ended(t, attack(t, trial{program: "ct10_ends.sh", args: []string{"code", fmt.Sprint(code)}}), "exited", code, "")
+		ended(t, attack(t, trial{program: "ct10_ends.sh", args: []string{"code", fmt.Sprint(code)}}), "exited", code,
+			"")
 	}
 	for number, name := range map[int]string{6: "SIGABRT", 8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM"} {
 		o := attack(t, trial{program: "ct10_ends.sh", args: []string{"signal", fmt.Sprint(number)}})
@@ -62,7 +63,8 @@ func TestCT10Ends(t *testing.T) {
 	}
 	// A program that is not in the image is an end like another, by exec too.
 	need(t)
-	out, _ := lab.glovebox(t.Context(), "exec", "--json", "--config", lab.config, "--trust", "model", "--isolation", "process", "--",
+	out, _ := lab.glovebox(t.Context(), "exec", "--json", "--config", lab.config, "--trust", "model", "--isolation",
+		"process", "--",
 		"nosuchcommand").Output()
 	if !strings.Contains(string(out), `"exit_code":127`) {
 		t.Errorf("exec of a missing program: %s", out)
@@ -91,7 +93,8 @@ func TestCT11JustUnderTheLimits(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			for range rounds {
-				ended(t, attack(t, trial{program: "ct11_under.py", args: []string{c.arg}, flags: c.flags}), "exited", 0, "")
+				ended(t, attack(t, trial{program: "ct11_under.py", args: []string{c.arg}, flags: c.flags}), "exited",
+					0, "")
 			}
 		})
 	}

@@ -27,8 +27,10 @@ func TestCR01Environment(t *testing.T) {
 
 func TestCR07Attach(t *testing.T) {
 	contained(t, attack(t, trial{program: "cr07_attach.py", args: calls(map[string]int{
-		"ptrace": unix.SYS_PTRACE, "process_vm_readv": unix.SYS_PROCESS_VM_READV, "process_vm_writev": unix.SYS_PROCESS_VM_WRITEV,
-		"kcmp": unix.SYS_KCMP, "pidfd_open": unix.SYS_PIDFD_OPEN, "pidfd_getfd": unix.SYS_PIDFD_GETFD, "setns": unix.SYS_SETNS,
+		"ptrace": unix.SYS_PTRACE, "process_vm_readv": unix.SYS_PROCESS_VM_READV,
+		"process_vm_writev": unix.SYS_PROCESS_VM_WRITEV,
+		"kcmp":              unix.SYS_KCMP, "pidfd_open": unix.SYS_PIDFD_OPEN, "pidfd_getfd": unix.SYS_PIDFD_GETFD,
+		"setns":           unix.SYS_SETNS,
 		"process_madvise": unix.SYS_PROCESS_MADVISE, "process_mrelease": unix.SYS_PROCESS_MRELEASE})}))
 }
 
@@ -72,7 +74,8 @@ func TestCR17Terminal(t *testing.T) {
 	if !found || err != nil {
 		t.Fatalf("%v: %q", err, out)
 	}
-	if strings.Contains(result, "broke:") || !strings.Contains(result, `end\n"`) || leaks(l.secrets, []byte(result)) != nil {
+	if strings.Contains(result, "broke:") || !strings.Contains(result, `end\n"`) || leaks(l.secrets,
+		[]byte(result)) != nil {
 		t.Errorf("with a terminal: %s", result)
 	}
 }

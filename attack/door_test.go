@@ -15,7 +15,8 @@ func TestFS09InputNames(t *testing.T) {
 	if err := os.WriteFile(file, []byte("x"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"../x", "/abs/x", "a/../../x", "a//../..//x", ".", "..", "x/", "a/./b", strings.Repeat("n", 300), "../../workspace/x",
+	for _, name := range []string{"../x", "/abs/x", "a/../../x", "a//../..//x", ".", "..", "x/", "a/./b",
+		strings.Repeat("n", 300), "../../workspace/x",
 		"a/" + strings.Repeat("b/", 3000) + "c"} {
 		o := attack(t, trial{program: "ct_hello.py", flags: []string{"--input", file + ":" + name}})
 		if o.Error == nil || o.Error.Code != "invalid" || o.exit != 125 && o.exit != 126 {
@@ -36,7 +37,8 @@ func TestFS09InputNames(t *testing.T) {
 	if err := os.Symlink(l.files[0], filepath.Join(dir, "folder", "inner")); err != nil {
 		t.Fatal(err)
 	}
-	for _, path := range []string{filepath.Join(dir, "pipe"), filepath.Join(dir, "folder"), "/dev/zero", "/dev/tty", filepath.Join(dir, "nothing")} {
+	for _, path := range []string{filepath.Join(dir, "pipe"), filepath.Join(dir, "folder"), "/dev/zero", "/dev/tty",
+		filepath.Join(dir, "nothing")} {
 		o := attack(t, trial{program: "ct_hello.py", flags: []string{"--input", path + ":x"}})
 		if o.Error == nil {
 			t.Errorf("%s as an input: status %q", path, o.Status)
@@ -92,8 +94,10 @@ func TestCF01MissingPieces(t *testing.T) {
 // What is asked for is delivered or refused, never weakened.
 func TestCF04StrongerRungs(t *testing.T) {
 	need(t)
-	for _, flags := range [][]string{{"--trust", "hostile"}, {"--isolation", "gvisor"}, {"--isolation", "microvm"}, {"--isolation", "remote"},
-		{"--secret", "A@b.example"}, {"--session", "s"}, {"--interpreter"}, {"--detach"}, {"--server", "http://127.0.0.1:1"}, {"--image", "other"}} {
+	for _, flags := range [][]string{{"--trust", "hostile"}, {"--isolation", "gvisor"}, {"--isolation", "microvm"},
+		{"--isolation", "remote"},
+		{"--secret", "A@b.example"}, {"--session", "s"}, {"--interpreter"}, {"--detach"}, {"--server",
+			"http://127.0.0.1:1"}, {"--image", "other"}} {
 		o := attack(t, trial{program: "ct_hello.py", flags: flags})
 		if o.Error == nil || o.Error.Fix == "" && o.Error.Message == "" || o.exit != 126 && o.exit != 125 {
 			t.Errorf("%q: status %q, exit %d, error %+v", flags, o.Status, o.exit, o.Error)
@@ -105,17 +109,20 @@ func TestCF04StrongerRungs(t *testing.T) {
 func TestCF11WordsAreData(t *testing.T) {
 	l := need(t)
 	marker := filepath.Join(t.TempDir(), "marker")
-	words := []string{"; touch " + marker, "$(touch " + marker + ")", "`touch " + marker + "`", "| sh", "&", "\n", "--help", "-c", "{{7*7}} ${7*7} %n %s",
+	words := []string{"; touch " + marker, "$(touch " + marker + ")", "`touch " + marker + "`", "| sh", "&", "\n",
+		"--help", "-c", "{{7*7}} ${7*7} %n %s",
 		"a\n{\"event\":\"run.end\",\"user\":\"root\"}", "--", "\u202e", ""}
 	name := "a;id;$(id).py"
 	input := filepath.Join(t.TempDir(), "plain")
 	if err := os.WriteFile(input, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	o := attack(t, trial{program: "cf11_words.py", args: words, flags: []string{"--env", "WORDS=" + words[0] + "\n$(id)", "--input", input + ":" + name}})
+	o := attack(t, trial{program: "cf11_words.py", args: words, flags: []string{"--env",
+		"WORDS=" + words[0] + "\n$(id)", "--input", input + ":" + name}})
 	ended(t, o, "exited", 1, "")
 	for _, w := range words {
-		if shown := fmt.Sprintf("%+q", w); !strings.Contains(o.Stdout, strings.Trim(shown, `"`)) && !strings.ContainsAny(w, "\"\u202e") {
+		if shown := fmt.Sprintf("%+q", w); !strings.Contains(o.Stdout, strings.Trim(shown, `"`)) &&
+			!strings.ContainsAny(w, "\"\u202e") {
 			t.Errorf("%q did not arrive in %s", w, o.Stdout)
 		}
 	}
@@ -161,7 +168,8 @@ func TestRS47InnerTimeouts(t *testing.T) {
 		status string
 		exit   int
 	}{
-		"alarm": {"signaled", 142}, "cpu": {"signaled", 137}, "124": {"exited", 124}, "kill": {"signaled", 137}, "137": {"exited", 137},
+		"alarm": {"signaled", 142}, "cpu": {"signaled", 137}, "124": {"exited", 124}, "kill": {"signaled", 137},
+		"137":    {"exited", 137},
 		"memory": {"exited", 1},
 	} {
 		o := attack(t, trial{program: "rs47_inner.py", args: []string{how}})

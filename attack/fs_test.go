@@ -59,7 +59,8 @@ func TestFS06ArtifactLinks(t *testing.T) {
 		t.Errorf("kept %q", kept)
 	}
 	slices.Sort(left)
-	want := []string{"a", "b", "climb.txt", "dangling", "door", "env.txt", "folder", "hostname.txt", "real/deep.txt", "real/pipe", "report.txt",
+	want := []string{"a", "b", "climb.txt", "dangling", "door", "env.txt", "folder", "hostname.txt", "real/deep.txt",
+		"real/pipe", "report.txt",
 		"result.json", "self"}
 	if !slices.Equal(left, want) {
 		t.Errorf("skipped %q, want %q", left, want)
@@ -136,7 +137,8 @@ func counted(t *testing.T, o outcome) int64 {
 	t.Helper()
 	m := number.FindStringSubmatch(o.Stdout)
 	if m == nil {
-		t.Fatalf("the program does not say how much it made: status %s, %+v\n%.1000q\n%.1000q", o.Status, o.Error, o.Stdout, o.Stderr)
+		t.Fatalf("the program does not say how much it made: status %s, %+v\n%.1000q\n%.1000q", o.Status, o.Error,
+			o.Stdout, o.Stderr)
 	}
 	n, err := strconv.ParseInt(m[1], 10, 64)
 	if err != nil {
@@ -150,7 +152,8 @@ func TestFS22FillTheDisk(t *testing.T) {
 	for _, memory := range []string{"512MiB", "96MiB"} { // a workspace in memory, and one on disk
 		t.Run("memory "+memory, func(t *testing.T) {
 			before := need(t).lookAtHost(t)
-			o := attack(t, trial{program: "fs22_fill.py", tell: true, flags: []string{"--disk", "64MiB", "--memory", memory},
+			o := attack(t, trial{program: "fs22_fill.py", tell: true, flags: []string{"--disk", "64MiB", "--memory",
+				memory},
 				args: []string{"/workspace", "/tmp", "/var/tmp", "/outputs", "/dev/shm", "/run", "/"}, during: func() {
 					time.Sleep(100 * time.Millisecond)
 					if other := lab.run(t, trial{program: "ct_hello.py"}); other.exit != 0 {
@@ -171,9 +174,9 @@ func TestFS22FillTheDisk(t *testing.T) {
 func TestFS23Inodes(t *testing.T) {
 	before := need(t).lookAtHost(t)
 	const limit = 3000
-	for _, folder := range []string{"/workspace", "/outputs", "/tmp", "/dev/shm"} {
+	for folder, memory := range map[string]string{"/workspace": "512MiB", "/outputs": "512MiB", "/tmp": "96MiB", "/dev/shm": "96MiB"} {
 		o := attack(t, trial{program: "fs23_inodes.py", tell: true, args: []string{folder},
-			flags: []string{"--files", fmt.Sprint(limit)}})
+			flags: []string{"--files", fmt.Sprint(limit), "--disk", "64MiB", "--memory", memory}})
 		ended(t, o, "disk_limit", 122, "files")
 		if n := counted(t, o); n > limit || n < limit*9/10 {
 			t.Errorf("%s: %d names, with a limit of %d", folder, n, limit)

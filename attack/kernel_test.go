@@ -18,14 +18,16 @@ import (
 // refusedCalls must be refused to every program, whatever the arguments, or at least with those that the program gives.
 func refusedCalls() map[string]int {
 	all := map[string]int{
-		"mount": unix.SYS_MOUNT, "umount2": unix.SYS_UMOUNT2, "pivot_root": unix.SYS_PIVOT_ROOT, "chroot": unix.SYS_CHROOT,
+		"mount": unix.SYS_MOUNT, "umount2": unix.SYS_UMOUNT2, "pivot_root": unix.SYS_PIVOT_ROOT,
+		"chroot":    unix.SYS_CHROOT,
 		"open_tree": unix.SYS_OPEN_TREE, "move_mount": unix.SYS_MOVE_MOUNT, "fsopen": unix.SYS_FSOPEN,
 		"fsconfig": unix.SYS_FSCONFIG, "fsmount": unix.SYS_FSMOUNT, "fspick": unix.SYS_FSPICK,
 		"mount_setattr": unix.SYS_MOUNT_SETATTR, "statmount": unix.SYS_STATMOUNT, "listmount": unix.SYS_LISTMOUNT,
 		"open_tree_attr": 467,
 		"unshare":        unix.SYS_UNSHARE, "setns": unix.SYS_SETNS, "clone3": unix.SYS_CLONE3,
-		"init_module": unix.SYS_INIT_MODULE, "finit_module": unix.SYS_FINIT_MODULE, "delete_module": unix.SYS_DELETE_MODULE,
-		"kexec_load": unix.SYS_KEXEC_LOAD, "kexec_file_load": unix.SYS_KEXEC_FILE_LOAD, "reboot": unix.SYS_REBOOT,
+		"init_module": unix.SYS_INIT_MODULE, "finit_module": unix.SYS_FINIT_MODULE,
+		"delete_module": unix.SYS_DELETE_MODULE,
+		"kexec_load":    unix.SYS_KEXEC_LOAD, "kexec_file_load": unix.SYS_KEXEC_FILE_LOAD, "reboot": unix.SYS_REBOOT,
 		"ptrace": unix.SYS_PTRACE, "process_vm_readv": unix.SYS_PROCESS_VM_READV,
 		"process_vm_writev": unix.SYS_PROCESS_VM_WRITEV, "kcmp": unix.SYS_KCMP, "pidfd_getfd": unix.SYS_PIDFD_GETFD,
 		"process_madvise": unix.SYS_PROCESS_MADVISE, "process_mrelease": unix.SYS_PROCESS_MRELEASE,
@@ -35,7 +37,8 @@ func refusedCalls() map[string]int {
 		"io_uring_setup": unix.SYS_IO_URING_SETUP, "io_uring_enter": unix.SYS_IO_URING_ENTER,
 		"io_uring_register": unix.SYS_IO_URING_REGISTER, "open_by_handle_at": unix.SYS_OPEN_BY_HANDLE_AT,
 		"settimeofday": unix.SYS_SETTIMEOFDAY, "clock_settime": unix.SYS_CLOCK_SETTIME, "adjtimex": unix.SYS_ADJTIMEX,
-		"clock_adjtime": unix.SYS_CLOCK_ADJTIME, "swapon": unix.SYS_SWAPON, "swapoff": unix.SYS_SWAPOFF, "acct": unix.SYS_ACCT,
+		"clock_adjtime": unix.SYS_CLOCK_ADJTIME, "swapon": unix.SYS_SWAPON, "swapoff": unix.SYS_SWAPOFF,
+		"acct":     unix.SYS_ACCT,
 		"quotactl": unix.SYS_QUOTACTL, "quotactl_fd": unix.SYS_QUOTACTL_FD, "vhangup": unix.SYS_VHANGUP,
 		"sethostname": unix.SYS_SETHOSTNAME, "setdomainname": unix.SYS_SETDOMAINNAME, "mbind": unix.SYS_MBIND,
 		"set_mempolicy": unix.SYS_SET_MEMPOLICY, "set_mempolicy_home_node": unix.SYS_SET_MEMPOLICY_HOME_NODE,
@@ -106,7 +109,8 @@ func answers(t *testing.T, o outcome) map[int]int {
 // TestKS20EveryNumber makes every call there may be, with nought for its arguments, and compares with the filter's table.
 func TestKS20EveryNumber(t *testing.T) {
 	need(t)
-	table := read(filepath.Join("..", "internal", "seccomp", "compile", "testdata", "refused_"+runtime.GOARCH+".golden"))
+	table := read(filepath.Join("..", "internal", "seccomp", "compile", "testdata",
+		"refused_"+runtime.GOARCH+".golden"))
 	if table == "" {
 		t.Fatal("the table of refused calls is missing")
 	}
@@ -142,8 +146,10 @@ func TestKS20EveryNumber(t *testing.T) {
 		}
 	}
 	// A filter that refuses everything would pass all of the above.
-	for _, n := range []int{unix.SYS_GETPID, unix.SYS_MEMFD_CREATE, unix.SYS_GETRANDOM, unix.SYS_STATX, unix.SYS_OPENAT2, unix.SYS_CLOSE_RANGE,
-		unix.SYS_RSEQ, unix.SYS_MEMBARRIER, unix.SYS_COPY_FILE_RANGE, unix.SYS_EPOLL_CREATE1, unix.SYS_LANDLOCK_CREATE_RULESET} {
+	for _, n := range []int{unix.SYS_GETPID, unix.SYS_MEMFD_CREATE, unix.SYS_GETRANDOM, unix.SYS_STATX,
+		unix.SYS_OPENAT2, unix.SYS_CLOSE_RANGE,
+		unix.SYS_RSEQ, unix.SYS_MEMBARRIER, unix.SYS_COPY_FILE_RANGE, unix.SYS_EPOLL_CREATE1,
+		unix.SYS_LANDLOCK_CREATE_RULESET} {
 		if got[n] == int(syscall.ENOSYS) || got[n] == int(syscall.EPERM) {
 			t.Errorf("call %d is refused and everyday programs need it", n)
 		}

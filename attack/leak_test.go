@@ -15,7 +15,8 @@ func TestIL02NamesOfTheHost(t *testing.T) {
 	contained(t, o)
 	host, _ := os.Hostname()
 	for what, name := range map[string]string{
-		"folder of the runs": filepath.Base(l.dir), "data_dir": l.data, "id of the run": o.ID, "neighbour": l.neighbour.id,
+		"folder of the runs": filepath.Base(l.dir), "data_dir": l.data, "id of the run": o.ID,
+		"neighbour":   l.neighbour.id,
 		"host's name": host, "machine-id": strings.TrimSpace(read("/etc/machine-id")),
 		"boot id":      strings.TrimSpace(read("/proc/sys/kernel/random/boot_id")),
 		"command line": strings.TrimSpace(read("/proc/cmdline")), "control group": l.cgroup,

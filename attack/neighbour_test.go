@@ -33,7 +33,8 @@ func startNeighbour(l *laboratory) (*neighbour, error) {
 	}
 	n := &neighbour{ended: make(chan error, 1), port: neighbourPort, name: "glovebox-attack-neighbour"}
 	n.cmd = l.glovebox(context.Background(), "run", "--config", config, "--trust", "model", "--isolation", "process",
-		"--wall", "50m", "--env", "NEIGHBOUR="+l.secret("neighbour env"), "--env", "FILE_TEXT="+l.secret("neighbour file"),
+		"--wall", "50m", "--env", "NEIGHBOUR="+l.secret("neighbour env"), "--env",
+		"FILE_TEXT="+l.secret("neighbour file"),
 		"--env", "BANNER="+l.secret("banner"), filepath.Join("programs", "neighbour.py"), "--",
 		l.secret("neighbour argument"), fmt.Sprint(n.port), n.name)
 	out, err := n.cmd.StdoutPipe()

@@ -28,8 +28,10 @@ func addresses(t *testing.T) []string {
 
 func TestNT01Out(t *testing.T) {
 	l := need(t)
-	contained(t, attack(t, trial{program: "nt01_out.py", args: append([]string{fmt.Sprint(l.listen.tcp)}, addresses(t)...)}))
-	contained(t, attack(t, trial{program: "nt01_out.py", args: append([]string{fmt.Sprint(l.listen.udp)}, addresses(t)...)}))
+	contained(t, attack(t, trial{program: "nt01_out.py", args: append([]string{fmt.Sprint(l.listen.tcp)},
+		addresses(t)...)}))
+	contained(t, attack(t, trial{program: "nt01_out.py", args: append([]string{fmt.Sprint(l.listen.udp)},
+		addresses(t)...)}))
 }
 
 func TestNT02Names(t *testing.T) {
@@ -59,7 +61,8 @@ func TestNT07NetworkOfTheRun(t *testing.T) {
 				if len(devices) != 3 || !strings.HasPrefix(strings.TrimSpace(devices[2]), "lo:") {
 					t.Errorf("network devices %q", devices)
 				}
-				if routes := strings.Split(strings.TrimSpace(read(filepath.Join(dir, "route"))), "\n"); len(routes) > 1 {
+				if routes := strings.Split(strings.TrimSpace(read(filepath.Join(dir, "route"))),
+					"\n"); len(routes) > 1 {
 					t.Errorf("routes %q", routes)
 				}
 				for _, route := range strings.Split(strings.TrimSpace(read(filepath.Join(dir, "ipv6_route"))), "\n") {
@@ -99,7 +102,8 @@ func TestNT17Inbound(t *testing.T) {
 	contained(t, attack(t, trial{program: "nt17_inbound.py", args: []string{fmt.Sprint(port)}, during: func() {
 		for end := time.Now().Add(1500 * time.Millisecond); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
 			for _, a := range addresses(t) {
-				if c, err := net.DialTimeout("tcp", net.JoinHostPort(a, fmt.Sprint(port)), 100*time.Millisecond); err == nil {
+				if c, err := net.DialTimeout("tcp", net.JoinHostPort(a, fmt.Sprint(port)),
+					100*time.Millisecond); err == nil {
 					c.Close()
 					reached = a
 				}
@@ -114,14 +118,16 @@ func TestNT17Inbound(t *testing.T) {
 
 func TestNT18RunToRun(t *testing.T) {
 	l := need(t)
-	contained(t, attack(t, trial{program: "nt18_neighbour.py", args: []string{fmt.Sprint(l.neighbour.port), l.neighbour.name}}))
+	contained(t, attack(t, trial{program: "nt18_neighbour.py", args: []string{fmt.Sprint(l.neighbour.port),
+		l.neighbour.name}}))
 }
 
 // A grant of nothing, in whatever spelling, opens nothing; what is not there yet is refused by name.
 func TestNT26EmptyMeansClosed(t *testing.T) {
 	need(t)
 	for name, flags := range map[string][]string{
-		"one host": {"--allow", "example.com"}, "everything": {"--allow", "*"}, "blank": {"--allow", " "}, "nothing": {"--allow", ""},
+		"one host": {"--allow", "example.com"}, "everything": {"--allow", "*"}, "blank": {"--allow", " "},
+		"nothing": {"--allow", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := attack(t, trial{program: "ct_hello.py", flags: flags})

@@ -53,7 +53,8 @@ func flagged(t *testing.T, o outcome, flags ...string) {
 func TestOU01ScreenControl(t *testing.T) {
 	o := print(t, "screen")
 	flagged(t, o, "ansi")
-	if !strings.Contains(o.Stdout, "ALL TESTS PASSED") || strings.Contains(o.Stdout, "[2J") || strings.Contains(o.Stdout, "[8m") {
+	if !strings.Contains(o.Stdout, "ALL TESTS PASSED") || strings.Contains(o.Stdout, "[2J") ||
+		strings.Contains(o.Stdout, "[8m") {
 		t.Errorf("shown: %q", o.Stdout)
 	}
 	if !strings.Contains(o.Stdout, "wrong") {
@@ -83,7 +84,8 @@ func TestOU01OnATerminal(t *testing.T) {
 		missing(t, "not on this machine: script(1)")
 		return
 	}
-	for _, c := range []struct{ text, raw string }{{"screen", ""}, {"clipboard", ""}, {"title", ""}, {"control", ""}, {"screen", "--raw"}} {
+	for _, c := range []struct{ text, raw string }{{"screen", ""}, {"clipboard", ""}, {"title", ""}, {"control", ""},
+		{"screen", "--raw"}} {
 		line := fmt.Sprintf("%s run --quiet %s --config %s --trust model --isolation process programs/ou_print.py -- %s",
 			filepath.Join(l.bin, "glovebox"), c.raw, l.config, c.text)
 		cmd := exec.CommandContext(t.Context(), script, "-qec", line, "/dev/null")
@@ -157,7 +159,8 @@ func TestOU13Orders(t *testing.T) {
 
 func TestOU14ForgedMarkers(t *testing.T) {
 	o := print(t, "markers")
-	if o.exit != 3 || o.ExitCode == nil || *o.ExitCode != 3 || o.OK || o.StdoutTruncated || strings.Contains(o.ID, "run_x") {
+	if o.exit != 3 || o.ExitCode == nil || *o.ExitCode != 3 || o.OK || o.StdoutTruncated || strings.Contains(o.ID,
+		"run_x") {
 		t.Errorf("exit %d, ok %v, truncated %v, id %s", o.exit, o.OK, o.StdoutTruncated, o.ID)
 	}
 	start := time.Now()
@@ -180,7 +183,8 @@ func TestOU21CutInTheMiddle(t *testing.T) {
 	if o.StdoutBytes != total || !o.StdoutTruncated {
 		t.Errorf("%d bytes counted, truncated is %v, want %d", o.StdoutBytes, o.StdoutTruncated, total)
 	}
-	if !strings.HasPrefix(o.Stdout, "first what matters\n") || !strings.HasSuffix(o.Stdout, "\nlast what matters") || len(o.Stdout) > 5000 {
+	if !strings.HasPrefix(o.Stdout, "first what matters\n") || !strings.HasSuffix(o.Stdout, "\nlast what matters") ||
+		len(o.Stdout) > 5000 {
 		t.Errorf("%d bytes shown, from %.40q to %.40q", len(o.Stdout), o.Stdout, o.Stdout[max(len(o.Stdout)-40, 0):])
 	}
 	// The line in between says exactly what is missing; the same line by the program is not taken for it.
@@ -188,7 +192,8 @@ func TestOU21CutInTheMiddle(t *testing.T) {
 	said := 0
 	for _, line := range lines {
 		var n int64
-		if i := strings.IndexFunc(line, func(r rune) bool { return r >= '0' && r <= '9' }); i >= 0 && !strings.HasPrefix(line, "noise") {
+		if i := strings.IndexFunc(line, func(r rune) bool { return r >= '0' && r <= '9' }); i >= 0 &&
+			!strings.HasPrefix(line, "noise") {
 			fmt.Sscan(line[i:], &n)
 		}
 		if n > noise/2 {
@@ -223,7 +228,8 @@ func TestFS25HostileNames(t *testing.T) {
 	o := attack(t, trial{program: "ou25_names.py", within: 20 * time.Second})
 	contained(t, o)
 	if n := len(o.Artifacts) + len(o.Skipped); n < 18 || n > 25 {
-		t.Errorf("%d artifacts and %d skipped, of 18 names and a deep tree: %v %v", len(o.Artifacts), len(o.Skipped), o.Artifacts, o.Skipped)
+		t.Errorf("%d artifacts and %d skipped, of 18 names and a deep tree: %v %v", len(o.Artifacts), len(o.Skipped),
+			o.Artifacts, o.Skipped)
 	}
 	for _, a := range o.Artifacts {
 		plain(t, "name", a.Path)
@@ -237,7 +243,8 @@ func TestFS25HostileNames(t *testing.T) {
 			t.Errorf("skipped %q", s.Path)
 		}
 	}
-	o = attack(t, trial{program: "ou27_many.py", tell: true, within: 40 * time.Second, flags: []string{"--files", "3000"}})
+	o = attack(t, trial{program: "ou27_many.py", tell: true, within: 40 * time.Second, flags: []string{"--files",
+		"3000"}})
 	if o.Status != "exited" || len(o.Artifacts) > 3000 || len(o.stdout) > 2<<20 {
 		t.Errorf("status %s, %d artifacts, a result of %d bytes", o.Status, len(o.Artifacts), len(o.stdout))
 	}

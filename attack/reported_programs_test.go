@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -13,9 +14,13 @@ import (
 // A runtime that starts threads says what it lacks, or works.
 func TestRP035FewProcesses(t *testing.T) {
 	for _, n := range []string{"4", "8", "16"} {
-		o := attack(t, trial{program: "ct_hello.js", flags: []string{"--processes", n}, within: 5 * time.Second})
-		if works := o.Status == "exited" && o.Stdout == "hello\n"; !works && o.Status != "process_limit" {
-			t.Errorf("%s processes: status %s, reason %q, stderr %.200q", n, o.Status, o.Reason, o.Stderr)
+		o := attack(t, trial{program: "ct_hello.js", flags: []string{"--processes", n, "--wall", "3s"},
+			within: 5 * time.Second})
+		works := o.Status == "exited" && o.Stdout == "hello\n"
+		if says := slices.Contains(o.LimitsHit, "processes") && strings.Contains(o.Reason, "--processes"); !works &&
+			!says {
+			t.Errorf("%s processes: status %s, limits_hit %q, reason %q, stderr %.200q", n, o.Status, o.LimitsHit,
+				o.Reason, o.Stderr)
 		}
 	}
 }
@@ -29,7 +34,8 @@ func TestRP040RefusedAllocation(t *testing.T) {
 }
 
 func TestRP041StaticArray(t *testing.T) {
-	o := attack(t, trial{program: "rp041_array.sh", tell: true, flags: []string{"--memory", "256MiB", "--disk", "64MiB"}})
+	o := attack(t, trial{program: "rp041_array.sh", tell: true, flags: []string{"--memory", "256MiB", "--disk",
+		"64MiB"}})
 	if strings.HasPrefix(o.Stdout, "not in image") {
 		missing(t, o.Stdout)
 		return
@@ -39,7 +45,8 @@ func TestRP041StaticArray(t *testing.T) {
 
 // At the smallest limits that are allowed at all a shell still runs.
 func TestRP042TinyLimits(t *testing.T) {
-	o := attack(t, trial{program: "ct_hello.sh", flags: []string{"--memory", "8MiB", "--disk", "64KiB", "--processes", "1", "--files", "16",
+	o := attack(t, trial{program: "ct_hello.sh", flags: []string{"--memory", "8MiB", "--disk", "64KiB", "--processes",
+		"1", "--files", "16",
 		"--open-files", "16"}})
 	ended(t, o, "exited", 0, "")
 	o = attack(t, trial{program: "ct_hello.sh", flags: []string{"--memory", "1MiB"}})
@@ -51,7 +58,8 @@ func TestRP042TinyLimits(t *testing.T) {
 // Asking to stop works at any rate of output.
 func TestRP080StopAFlood(t *testing.T) {
 	l := need(t)
-	cmd := l.glovebox(context.Background(), "run", "--config", l.config, "--trust", "model", "--isolation", "process", "--output-limit", "10GiB",
+	cmd := l.glovebox(context.Background(), "run", "--config", l.config, "--trust", "model", "--isolation", "process",
+		"--output-limit", "10GiB",
 		"--env", "HARNESS_OK=1", "programs/rs23_flood.py", "--", "lines", "100000000000")
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -81,7 +89,8 @@ func TestRP104Litter(t *testing.T) {
 	l := need(t)
 	dir := t.TempDir()
 	for _, sig := range []syscall.Signal{0, syscall.SIGKILL} {
-		cmd := l.glovebox(context.Background(), "run", "--config", l.config, "--trust", "model", "--isolation", "process", "-c",
+		cmd := l.glovebox(context.Background(), "run", "--config", l.config, "--trust", "model", "--isolation",
+			"process", "-c",
 			"import time; time.sleep(0.2)")
 		cmd.Dir = dir
 		if err := cmd.Start(); err != nil {

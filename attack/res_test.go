@@ -62,7 +62,8 @@ func TestRS05DefaultProcessLimit(t *testing.T) {
 		t.Errorf("%d children with the default limit", n)
 	}
 	// A program that took the refusal well ended well, and the result still says what was hit.
-	o = attack(t, trial{program: "rs05_children.py", tell: true, args: []string{"0"}, flags: []string{"--processes", "20"}})
+	o = attack(t, trial{program: "rs05_children.py", tell: true, args: []string{"0"}, flags: []string{"--processes",
+		"20"}})
 	ended(t, o, "exited", 0, "processes")
 	if n := counted(t, o); n > 20 {
 		t.Errorf("%d children with a limit of 20", n)
@@ -228,7 +229,8 @@ func TestRS24BothStreams(t *testing.T) {
 	}
 	// Into pipes the exact bytes go.
 	o = attack(t, trial{program: "rs24_both.py", raw: true, within: 5 * time.Second})
-	if !bytes.Equal(o.stdout, bytes.Repeat([]byte("o"), 2<<20)) || !bytes.Equal(o.stderr, bytes.Repeat([]byte("e"), 2<<20)) {
+	if !bytes.Equal(o.stdout, bytes.Repeat([]byte("o"), 2<<20)) || !bytes.Equal(o.stderr, bytes.Repeat([]byte("e"),
+		2<<20)) {
 		t.Errorf("%d and %d bytes passed on, want 2 MiB each", len(o.stdout), len(o.stderr))
 	}
 }
@@ -273,7 +275,8 @@ func TestRS30UnreadInput(t *testing.T) {
 	for _, form := range []string{"ignore", "close", "one"} {
 		t.Run(form, func(t *testing.T) {
 			input := bytes.NewReader(bytes.Repeat([]byte("0123456789abcde\n"), 50<<20/16))
-			o := attack(t, trial{program: "rs30_unread.py", args: []string{form}, stdin: input, flags: []string{"--stdin", "-"},
+			o := attack(t, trial{program: "rs30_unread.py", args: []string{form}, stdin: input,
+				flags:  []string{"--stdin", "-"},
 				within: 3 * time.Second})
 			ended(t, o, "exited", 0, "")
 		})
@@ -306,23 +309,31 @@ func TestRS36RaiseLimits(t *testing.T) {
 
 func TestRS40OddLimits(t *testing.T) {
 	need(t)
-	odd := []string{"-1", "NaN", "Inf", "1e18", "10", "null", "", " ", "0x10", "18446744073709551616", "9223372036854775807", "1e400",
+	odd := []string{"-1", "NaN", "Inf", "1e18", "10", "null", "", " ", "0x10", "18446744073709551616",
+		"9223372036854775807", "1e400",
 		"99999999999999999999h", "99999999TiB", "-5s", "-5MiB", "1.5", "٣s"}
-	for _, flag := range []string{"--wall", "--cpu", "--cpus", "--memory", "--disk", "--files", "--open-files", "--processes",
+	for _, flag := range []string{"--wall", "--cpu", "--cpus", "--memory", "--disk", "--files", "--open-files",
+		"--processes",
 		"--output-limit", "--view-limit", "--egress-limit"} {
 		for _, value := range odd {
 			if good(flag, value) {
 				continue
 			}
 			o := lab.run(t, trial{program: "ct_hello.py", flags: []string{flag + "=" + value}})
-			if o.Error == nil || o.Error.Fix == "" || (o.Error.Code != "invalid" && o.Error.Code != "denied") || o.exit < 125 {
+			if o.Error == nil || o.Error.Fix == "" || (o.Error.Code != "invalid" && o.Error.Code != "denied") ||
+				o.exit < 125 {
 				t.Errorf("%s %q: status %q, exit %d, error %+v", flag, value, o.Status, o.exit, o.Error)
 			}
 		}
 		// Nought asks for the default and never for no limit.
 		o := lab.run(t, trial{program: "ct_hello.py", flags: []string{flag + "=0"}})
-		if o.Error == nil && bytes.Contains(o.stdout, []byte(`_bytes":0,`+`"limits`)) {
-			t.Errorf("%s 0 was taken as a limit of nought", flag)
+		for name, n := range o.Limits {
+			if n <= 0 {
+				t.Errorf("%s 0 gives a %s of %v", flag, name, n)
+			}
+		}
+		if o.Status != "exited" || len(o.Limits) < 11 {
+			t.Errorf("%s 0: status %q, limits %v, error %+v", flag, o.Status, o.Limits, o.Error)
 		}
 	}
 }
@@ -348,25 +359,30 @@ func TestRS42BuildStep(t *testing.T) {
 		switch {
 		case strings.HasPrefix(o.Stdout, "not in image"):
 			missing(t, o.Stdout)
-		case o.Status == "wall_limit" || o.Status == "memory_limit" || o.Status == "output_limit" || o.Status == "disk_limit":
+		case o.Status == "wall_limit" || o.Status == "memory_limit" || o.Status == "output_limit" ||
+			o.Status == "disk_limit":
 		default:
 			ended(t, o, "exited", 6, "")
 		}
 	}
-	ended(t, attack(t, trial{program: "rs42_build.sh", tell: true, args: []string{"secret", l.files[0]}, flags: flags}), "exited", 6, "")
-	ended(t, attack(t, trial{program: "rs42_build.sh", tell: true, args: []string{"hook"}, flags: flags}), "exited", 6, "")
+	ended(t, attack(t, trial{program: "rs42_build.sh", tell: true, args: []string{"secret", l.files[0]},
+		flags: flags}), "exited", 6, "")
+	ended(t, attack(t, trial{program: "rs42_build.sh", tell: true, args: []string{"hook"}, flags: flags}), "exited",
+		6, "")
 }
 
 // TestRS44CallerGoesAway ends the caller in every way: asked once, asked twice, killed.
 func TestRS44CallerGoesAway(t *testing.T) {
 	l := need(t)
 	for name, signals := range map[string][]syscall.Signal{
-		"interrupt": {syscall.SIGINT}, "interrupt twice": {syscall.SIGINT, syscall.SIGINT}, "terminate": {syscall.SIGTERM},
-		"hang up": {syscall.SIGHUP}, "kill": {syscall.SIGKILL},
+		"interrupt": {syscall.SIGINT}, "interrupt twice": {syscall.SIGINT, syscall.SIGINT},
+		"terminate": {syscall.SIGTERM},
+		"hang up":   {syscall.SIGHUP}, "kill": {syscall.SIGKILL},
 	} {
 		t.Run(name, func(t *testing.T) {
 			before := l.lookAtHost(t)
-			cmd := l.glovebox(context.Background(), "run", "--json", "--config", l.config, "--trust", "model", "--isolation", "process",
+			cmd := l.glovebox(context.Background(), "run", "--json", "--config", l.config, "--trust", "model",
+				"--isolation", "process",
 				"programs/rs09_deaf.py")
 			var out bytes.Buffer
 			cmd.Stdout = &out
@@ -381,7 +397,8 @@ func TestRS44CallerGoesAway(t *testing.T) {
 			}
 			start := time.Now()
 			cmd.Wait()
-			if signals[0] != syscall.SIGKILL && (cmd.ProcessState.ExitCode() != 130 || !strings.Contains(out.String(), `"status":"canceled"`)) {
+			if signals[0] != syscall.SIGKILL && (cmd.ProcessState.ExitCode() != 130 || !strings.Contains(out.String(),
+				`"status":"canceled"`)) {
 				t.Errorf("exit %d, output %.500q", cmd.ProcessState.ExitCode(), out.String())
 			}
 			if !settle(time.Second-time.Since(start), func() bool { return l.survivors() == nil }) {
@@ -421,7 +438,8 @@ func TestRS45Churn(t *testing.T) {
 			if n%2 == 0 {
 				ended(t, l.run(t, trial{program: "ct_hello.py"}), "exited", 0, "")
 			} else {
-				ended(t, l.run(t, trial{program: "rs09_deaf.py", flags: []string{"--wall", "300ms"}}), "wall_limit", 124, "wall")
+				ended(t, l.run(t, trial{program: "rs09_deaf.py", flags: []string{"--wall", "300ms"}}), "wall_limit",
+					124, "wall")
 			}
 		}()
 	}

@@ -36,6 +36,8 @@ type wire struct {
 	Untrusted       bool     `json:"untrusted"`
 	Flags           []string `json:"flags"`
 
+	Limits map[string]float64 `json:"limits"`
+
 	Usage struct {
 		Wall      *int64 `json:"wall_ms"`
 		CPU       *int64 `json:"cpu_ms"`
@@ -117,7 +119,8 @@ func attack(t *testing.T, x trial) outcome {
 	}
 	l.search(t, o)
 	if t.Failed() {
-		t.Logf("%s\nstatus %s, exit %d, reason %q\nstdout %.3000q\nstderr %.3000q", strings.Join(o.command, " "), o.Status,
+		t.Logf("%s\nstatus %s, exit %d, reason %q\nstdout %.3000q\nstderr %.3000q", strings.Join(o.command, " "),
+			o.Status,
 			o.exit, o.Reason, o.Stdout, o.Stderr)
 		if o.Error != nil {
 			t.Logf("error: %+v", *o.Error)
@@ -220,7 +223,8 @@ func contained(t *testing.T, o outcome) {
 		}
 	}
 	if text[len(text)-1] != "end" || o.Status != "exited" || o.exit != 0 {
-		t.Errorf("the program did not do its work: status %s, exit %d\nstdout %.2000q\nstderr %.2000q", o.Status, o.exit,
+		t.Errorf("the program did not do its work: status %s, exit %d\nstdout %.2000q\nstderr %.2000q", o.Status,
+			o.exit,
 			o.Stdout, o.Stderr)
 	}
 }
@@ -229,7 +233,8 @@ func contained(t *testing.T, o outcome) {
 func ended(t *testing.T, o outcome, status string, exit int, limit string) {
 	t.Helper()
 	if o.Status != status || o.exit != exit {
-		t.Errorf("status %q and exit %d, want %q and %d (reason %q, error %+v)\nstdout %.500q\nstderr %.1000q", o.Status, o.exit, status,
+		t.Errorf("status %q and exit %d, want %q and %d (reason %q, error %+v)\nstdout %.500q\nstderr %.1000q",
+			o.Status, o.exit, status,
 			exit, o.Reason, o.Error, o.Stdout, o.Stderr)
 	}
 	if limit != "" && !slices.Contains(o.LimitsHit, limit) {
@@ -244,7 +249,8 @@ func ended(t *testing.T, o outcome, status string, exit int, limit string) {
 func refused(t *testing.T, o outcome, code string, exit int) {
 	t.Helper()
 	if o.Error == nil || o.Error.Code != code || o.exit != exit || o.Error.Fix == "" {
-		t.Errorf("error %+v and exit %d (status %q), want code %s, a fix and exit %d", o.Error, o.exit, o.Status, code, exit)
+		t.Errorf("error %+v and exit %d (status %q), want code %s, a fix and exit %d", o.Error, o.exit, o.Status,
+			code, exit)
 	}
 }
 
