@@ -260,7 +260,8 @@ func TestTidySizes(t *testing.T) {
 		n := 0
 		for line := range strings.Lines(f.text) {
 			n++
-			if w := utf8.RuneCountInString(strings.TrimRight(line, "\n")); w > columns {
+			w := utf8.RuneCountInString(strings.TrimRight(line, "\n"))
+			if w > columns && !strings.HasSuffix(f.path, "_test.go") { // tables of tests may be wide
 				t.Errorf("%s:%d has %d columns, the most is %d", f.path, n, w, columns)
 			}
 		}

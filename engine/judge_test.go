@@ -74,8 +74,7 @@ func TestJudge(t *testing.T) {
 			if err != nil || v.status != tt.want {
 				t.Fatalf("judge = %v, %v, want %v", v.status, err, tt.want)
 			}
-			want := append([]string{}, tt.hit...)
-			if d := cmp.Diff(want, v.hit); d != "" {
+			if d := cmp.Diff(append([]string{}, tt.hit...), v.hit); d != "" {
 				t.Errorf("limits hit (-want +got):\n%s", d)
 			}
 			plain := v.status == glovebox.StatusExited && tt.f.exit.NotStarted == ""

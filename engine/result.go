@@ -73,8 +73,8 @@ func withoutKept(res glovebox.Result) *glovebox.Result {
 	return &res
 }
 
-// collect keeps the files of /outputs, also of a run that was cancelled. What cannot be kept is said, and costs the run nothing
-// else.
+// collect keeps the files of /outputs, also of a run that was cancelled. What cannot be kept is said, and costs the run
+// nothing else.
 func (r *run) collect(ctx context.Context) ([]glovebox.Artifact, []glovebox.Skipped) {
 	limits := r.decision.Grant.Limits
 	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), collectLimit)

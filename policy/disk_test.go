@@ -6,7 +6,8 @@ import (
 	"glovebox"
 )
 
-// TestDefaultDiskGivesWay asks for a memory limit alone: the default disk fits beside it in memory wherever that is possible.
+// TestDefaultDiskGivesWay asks for a memory limit alone: the default disk fits beside it in memory wherever that is
+// possible.
 func TestDefaultDiskGivesWay(t *testing.T) {
 	p, err := New(Config{Available: []glovebox.Isolation{glovebox.IsolationProcess}})
 	if err != nil {

@@ -154,8 +154,8 @@ func inRange(key string, c, low, high cell) error {
 	return badKey(key, fmt.Sprintf("set it to %s at least and %s at most", low, high), "%s is out of range", c)
 }
 
-// besideDisk is what a workspace in memory leaves of the memory limit, at the least, for the program itself. A default disk gives
-// way to a small memory limit so that asking for less of one thing does not call for another kind of workspace.
+// besideDisk is what a workspace in memory leaves of the memory limit, at the least, for the program itself. A default disk
+// gives way to a small memory limit so that asking for less of one thing does not call for another kind of workspace.
 const besideDisk = 64 * glovebox.MiB
 
 // grant fills in what was left out and refuses what is malformed or above a ceiling. Each limit is judged by itself.

@@ -22,7 +22,8 @@ print("ptys at most 64:", ptys <= 64)
 try: print(socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0))
 except OSError as e: print("netlink", errno.errorcode[e.errno])
 print("init is seen:", os.path.exists("/proc/1"))
-print("pending signals", resource.getrlimit(resource.RLIMIT_SIGPENDING)[0], "cores", resource.getrlimit(resource.RLIMIT_CORE)[1])
+print("pending signals", resource.getrlimit(resource.RLIMIT_SIGPENDING)[0])
+print("cores", resource.getrlimit(resource.RLIMIT_CORE)[1])
 resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 print("cores still", resource.getrlimit(resource.RLIMIT_CORE)[1])
 print("queue of connections", open("/proc/sys/net/core/somaxconn").read().strip())
@@ -34,7 +35,8 @@ watch openings -1 EPERM
 ptys at most 64: True
 netlink EAFNOSUPPORT
 init is seen: False
-pending signals 1024 cores 1
+pending signals 1024
+cores 1
 cores still 1
 queue of connections 128
 `

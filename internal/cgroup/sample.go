@@ -155,7 +155,8 @@ func (r *reader) text(p place, file string) (string, bool) {
 }
 
 // Limits are the limits in force, read back from the kernel: "memory" and "swap" in bytes, "pids", "cpu" in CPUs, "cpuset"
-// as a list of CPUs, and on version 1 "sockets" in bytes beside the memory. A limit that is not controlled is not there; "swap" is "none" when neither a limit nor swap exists.
+// as a list of CPUs, and on version 1 "sockets" in bytes beside the memory. A limit that is not controlled is not there;
+// "swap" is "none" when neither a limit nor swap exists.
 func (g *Group) Limits() (map[string]string, error) {
 	in := map[string]string{}
 	var err error

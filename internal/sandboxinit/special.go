@@ -65,8 +65,9 @@ func (s *sandbox) makeProc() error {
 	return nil
 }
 
-// limitKernel lowers what the kernel lends to a user or a network in all, of which a sandbox could otherwise take the host's share
-// too: watches are counted for whoever made the user namespace as well, and connections that nobody accepts for nobody.
+// limitKernel lowers what the kernel lends to a user or a network in all, of which a sandbox could otherwise take the
+// host's share too: watches are counted for whoever made the user namespace as well, and connections that nobody accepts
+// for nobody.
 func (s *sandbox) limitKernel() error {
 	for _, l := range []struct{ file, most string }{
 		{"sys/user/max_inotify_instances", "16"}, {"sys/user/max_inotify_watches", "8192"},

@@ -76,7 +76,7 @@ func refusals() []refusal {
 		{"cachestat", syscall.ENOSYS, "tells which pages of shared files others use"},
 		{"memfd_secret", syscall.ENOSYS, "memory that nobody can inspect or reclaim"},
 
-		{"sync syncfs", 0, "writes out what the whole host has to write; said to be done, since nothing of a run is meant to last"},
+		{"sync syncfs", 0, "writes out all that the host has to write; said to be done, since nothing of a run is to last"},
 
 		{"uselib ustat sysfs _sysctl nfsservctl create_module get_kernel_syms query_module vserver", syscall.ENOSYS,
 			"left over from old kernels"},
