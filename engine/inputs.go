@@ -60,10 +60,8 @@ func takeInputs(ctx context.Context, p *policy.Policy, who glovebox.Principal, i
 	}
 	defer root.Close()
 	in := &intake{policy: p, who: who, dir: root, buffer: make([]byte, 256<<10), reflink: true, folders: []string{"."}}
-	for i := range inputs {
-		if err := in.take(ctx, &inputs[i]); err != nil {
-			return nil, err
-		}
+	if err := whileLasts(ctx, inputWait, func() error { return in.takeAll(ctx, inputs) }); err != nil {
+		return nil, err
 	}
 	for _, f := range slices.Backward(in.folders) {
 		if err := root.Chmod(f, 0o555); err != nil {
@@ -71,6 +69,35 @@ func takeInputs(ctx context.Context, p *policy.Policy, who glovebox.Principal, i
 		}
 	}
 	return in.records, nil
+}
+
+// whileLasts does what do does while ctx lasts. No call of the system on somebody's file is sure to return, so that once ctx
+// is over do, which then ends at its next step, is waited for only for the time grace.
+func whileLasts(ctx context.Context, grace time.Duration, do func() error) error {
+	done := make(chan error, 1)
+	go func() { done <- do() }()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+	}
+	stuck := time.NewTimer(grace)
+	defer stuck.Stop()
+	select {
+	case <-done:
+	case <-stuck.C:
+	}
+	return ctx.Err()
+}
+
+// takeAll copies the inputs.
+func (in *intake) takeAll(ctx context.Context, inputs []glovebox.Input) error {
+	for i := range inputs {
+		if err := in.take(ctx, &inputs[i]); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (in *intake) take(ctx context.Context, i *glovebox.Input) error {
@@ -141,6 +168,9 @@ func (in *intake) entry(ctx context.Context, name string, handle, depth int) err
 		return glovebox.Errorf(glovebox.CodeInvalid, "pass regular files and folders; put what it yields in a file first",
 			"input %q is neither a file nor a folder", name)
 	}
+	if err := refuseKernelFile(name, handle); err != nil {
+		return err
+	}
 	// The same object is opened again, through the descriptor that was looked at: no name is resolved a second time.
 	fd, err := retry(func() (int, error) {
 		return unix.Open(fmt.Sprintf("/proc/self/fd/%d", handle), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
@@ -154,6 +184,35 @@ func (in *intake) entry(ctx context.Context, name string, handle, depth int) err
 	f := os.NewFile(uintptr(fd), name)
 	defer f.Close()
 	return in.file(ctx, name, f, f)
+}
+
+// kernelFiles are the file systems that the kernel makes up. A file of theirs looks regular and is none: reading it can wait
+// for ever, or do something.
+var kernelFiles = []int64{
+	unix.AAFS_MAGIC, unix.ANON_INODE_FS_MAGIC, unix.BDEVFS_MAGIC, unix.BINDERFS_SUPER_MAGIC, unix.BINFMTFS_MAGIC,
+	unix.BPF_FS_MAGIC, unix.CGROUP_SUPER_MAGIC, unix.CGROUP2_SUPER_MAGIC, unix.DEBUGFS_MAGIC, unix.DEVMEM_MAGIC,
+	unix.DEVPTS_SUPER_MAGIC, unix.DMA_BUF_MAGIC, unix.EFIVARFS_MAGIC, unix.FUTEXFS_SUPER_MAGIC, unix.NSFS_MAGIC,
+	unix.OPENPROM_SUPER_MAGIC, unix.PID_FS_MAGIC, unix.PIPEFS_MAGIC, unix.PROC_SUPER_MAGIC, unix.PSTOREFS_MAGIC,
+	unix.RDTGROUP_SUPER_MAGIC, unix.SECURITYFS_MAGIC, unix.SELINUX_MAGIC, unix.SMACK_MAGIC, unix.SOCKFS_MAGIC,
+	unix.SYSFS_MAGIC, unix.TRACEFS_MAGIC, unix.USBDEVICE_SUPER_MAGIC, unix.XENFS_SUPER_MAGIC,
+	0x19800202, // mqueue
+	0x62656570, // configfs
+	0x65735543, // fusectl
+	0x67596969, // rpc_pipefs
+	0x6e667364, // nfsd
+}
+
+// refuseKernelFile refuses what is of a file system that the kernel makes up.
+func refuseKernelFile(name string, handle int) error {
+	var fs unix.Statfs_t
+	if err := unix.Fstatfs(handle, &fs); err != nil {
+		return unreadable(name, err)
+	}
+	if !slices.Contains(kernelFiles, int64(uint32(fs.Type))) {
+		return nil
+	}
+	return glovebox.Errorf(glovebox.CodeInvalid, "put what it says in a file first, such as: cat FILE > COPY, and pass COPY",
+		"input %q is made up by the kernel (it is of /proc, /sys or the like) and is no file to copy", name)
 }
 
 // folder copies what is in f and closes f.

@@ -126,6 +126,10 @@ func TestTakeInputsRefuses(t *testing.T) {
 		"missing":                {owner, src + "/none", glovebox.CodeInvalid},
 		"dangling link":          {owner, src + "/dangling", glovebox.CodeInvalid},
 		"fifo":                   {owner, src + "/fifo", glovebox.CodeInvalid},
+		"file of proc":           {owner, "/proc/version", glovebox.CodeInvalid},
+		"waiting file of proc":   {owner, "/proc/kmsg", glovebox.CodeInvalid},
+		"folder of proc":         {owner, "/proc/self/net", glovebox.CodeInvalid},
+		"file of sysfs":          {owner, "/sys/kernel/mm/transparent_hugepage/enabled", glovebox.CodeInvalid},
 		"fifo in a folder":       {owner, src + "/dev", glovebox.CodeInvalid},
 		"device":                 {owner, "/dev/zero", glovebox.CodeInvalid},
 		"link in a folder":       {owner, src + "/links", glovebox.CodeInvalid},
@@ -171,6 +175,37 @@ func TestTakeInputsStopsWhenCancelled(t *testing.T) {
 	if err != context.Canceled {
 		t.Errorf("error = %v", err)
 	}
+}
+
+// TestInputThatNeverAnswers: cancelling ends the taking of inputs even while a call of the system does not return. A pipe
+// that is not polled stands for a file whose server is gone.
+func TestInputThatNeverAnswers(t *testing.T) {
+	var fds [2]int
+	if err := syscall.Pipe(fds[:]); err != nil {
+		t.Fatal(err)
+	}
+	stuck := os.NewFile(uintptr(fds[0]), "stuck")
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	released := make(chan struct{})
+	done := make(chan error, 1)
+	go func() {
+		done <- whileLasts(ctx, 50*time.Millisecond, func() error {
+			defer close(released)
+			_, err := stuck.Read(make([]byte, 1))
+			return err
+		})
+	}()
+	select {
+	case err := <-done:
+		if err != context.DeadlineExceeded {
+			t.Errorf("error = %v", err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("hangs")
+	}
+	syscall.Close(fds[1])
+	<-released
 }
 
 // A file of the kernel may look regular and yield bytes only later; a pipe stands for it here.
