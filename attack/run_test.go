@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 )
@@ -129,6 +128,31 @@ func attack(t *testing.T, x trial) outcome {
 	return o
 }
 
+// watchMemory follows the most memory that a process has used until what it returns is called. (The kernel's own figure for a
+// process that has ended counts what its parent had when it was started.)
+func watchMemory(pid int) func() int64 {
+	stop, most := make(chan struct{}), make(chan int64)
+	go func() {
+		var high int64
+		for {
+			status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+			if _, after, ok := strings.Cut(string(status), "VmHWM:"); ok {
+				var kib int64
+				if n, _ := fmt.Sscan(after, &kib); n == 1 {
+					high = max(high, kib<<10)
+				}
+			}
+			select {
+			case <-stop:
+				most <- high
+				return
+			case <-time.After(5 * time.Millisecond):
+			}
+		}
+	}()
+	return func() int64 { close(stop); return <-most }
+}
+
 // run only runs.
 func (l *laboratory) run(t *testing.T, x trial) outcome {
 	t.Helper()
@@ -162,12 +186,11 @@ func (l *laboratory) run(t *testing.T, x trial) outcome {
 			x.during()
 		}
 	}()
+	memory := watchMemory(cmd.Process.Pid)
 	err := cmd.Wait()
 	o.took = time.Since(start)
 	<-beside
-	if u, ok := cmd.ProcessState.SysUsage().(*syscall.Rusage); ok {
-		o.memory = u.Maxrss << 10
-	}
+	o.memory = memory()
 	if failed := (*exec.ExitError)(nil); err != nil && !errors.As(err, &failed) {
 		t.Fatalf("%v: %v", o.command, err)
 	}

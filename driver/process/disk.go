@@ -52,7 +52,32 @@ func (d *Driver) makeDisk(ctx context.Context, l glovebox.Limits, i *ids) (_ *os
 		return nil, err
 	}
 	undo.Push("close loop device", func(context.Context) error { return loop.Close() })
-	return mountDevice(device)
+	mount, err := mountDevice(device)
+	if err != nil {
+		return nil, err
+	}
+	if err := takeSpare(mount, l.Files); err != nil {
+		return nil, errors.Join(err, mount.Close())
+	}
+	return mount, nil
+}
+
+// foldersInside are what init makes in a file system before the program gets it.
+const foldersInside = 4
+
+// takeSpare uses up the inodes that a file system has beyond what was granted, in its top folder, which the program never
+// sees: mkfs makes whole blocks of them.
+func takeSpare(mount *os.File, files int64) error {
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(fdOf(mount), &st); err != nil {
+		return fmt.Errorf("measure workspace: %w", err)
+	}
+	for n := files + foldersInside; n < int64(st.Ffree); n++ {
+		if err := unix.Mknodat(fdOf(mount), fmt.Sprintf("spare-%d", n), unix.S_IFREG, 0); err != nil {
+			return fmt.Errorf("take spare inodes of workspace: %w", err)
+		}
+	}
+	return nil
 }
 
 // format makes an ext4 of the size and with the inodes asked for. The tables come on top of the size, so that a program can

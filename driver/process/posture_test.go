@@ -162,7 +162,7 @@ func TestWorkspaceOnDisk(t *testing.T) {
 	if n, err := fmt.Sscanf(out, "%d\nfiles %d\n", &full, &files); n != 2 || full != 1 {
 		t.Fatalf("%v: %q", err, out)
 	}
-	if files < 990 || files > 1100 {
-		t.Errorf("%d files could be made, want about 1000", files)
+	if files != 1000 {
+		t.Errorf("%d files could be made, want 1000", files)
 	}
 }
