@@ -7,13 +7,13 @@
 // [Text] and [Terminal] share one set of rules. The result is valid UTF-8 in which only printable characters, tabs and line
 // feeds are left:
 //
-//   - Control sequences (ESC, CSI, OSC, DCS, APC, PM and SOS, in their seven-bit form, as C1 characters and as raw C1 bytes)
-//     are removed with their payload. A payload that nothing ends goes up to the end of its line, so that no sequence hides
-//     more than the line it is on.
+//   - Control sequences (ESC, CSI, OSC, DCS, APC, PM and SOS, in their seven-bit form and as C1 characters) are removed with
+//     their payload. A payload that nothing ends goes up to the end of its line, so that no sequence hides more than the
+//     line it is on.
 //   - CR LF becomes LF. Any other C0 control and DEL are spelt \x07; a lone carriage return is \x0d and NUL is \x00.
 //   - Other C1 controls, bidirectional controls, tag characters and invisible characters are spelt <U+202E>. Joiners and
 //     variation selectors stay where writing needs them: inside emoji and after letters of scripts that join.
-//   - A byte that is not UTF-8 becomes U+FFFD.
+//   - A byte that is not UTF-8 becomes U+FFFD, and what follows it stays: a stray byte begins no control sequence.
 //   - The characters U+2058, U+2059, U+205B and U+205C are spelt <U+2058> and so on. Glovebox's own mark for bytes that were
 //     left out begins and ends with U+2058 (⁘), therefore no program can print it.
 //

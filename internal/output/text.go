@@ -118,8 +118,7 @@ func (s *scanner) release(end bool) {
 	}
 }
 
-// step reads one character of size bytes, or one byte that is none. Such a raw byte in the C1 range is what an eight-bit
-// terminal takes for a C1 control.
+// step reads one character of size bytes, or one byte that is none.
 func (s *scanner) step(r rune, size int, first byte) {
 	s.total += int64(size)
 	raw := r == utf8.RuneError && size == 1
@@ -168,8 +167,9 @@ func (s *scanner) inGround(r rune, raw bool) {
 	}
 	switch {
 	case raw:
+		// A terminal takes a stray byte for a C1 control only if it does not read UTF-8, and it is shown this instead anyway.
+		// To take it for one here would swallow the rest of a line of honest text in another encoding.
 		s.literal(utf8.RuneError)
-		s.introduce(r)
 	case r == charESC:
 		s.state, s.found = escape, s.found|flagANSI
 	case r == '\r':
