@@ -39,6 +39,7 @@ echo '$ glovebox run --trust model --memory 128MiB hostile.py -- CANARY'
 code glovebox run --quiet --trust model --memory 128MiB "$example/hostile.py" -- "$canary" \
 	>"$work/hostile.txt" 2>"$work/why.txt"
 cat "$work/hostile.txt" "$work/why.txt"
+[ "$rc" != 126 ] || fail "glovebox refused to start it"
 grep -q '^attempts that got through: 0$' "$work/hostile.txt" || fail "not every attempt was refused"
 [ "$rc" = 137 ] || fail "the hostile program ended with exit code $rc, not 137 (memory limit)"
 echo "-> every attempt refused, then ended at its memory limit: exit code $rc"

@@ -25,7 +25,11 @@ type destination struct {
 // closes it.
 func openDestination(name string, overwrite bool) (*destination, error) {
 	d := &destination{name: name, overwrite: overwrite}
-	if _, err := os.Stat(name); errors.Is(err, fs.ErrNotExist) {
+	info, err := os.Stat(name)
+	if err == nil && !info.IsDir() {
+		return nil, d.failed(syscall.ENOTDIR)
+	}
+	if errors.Is(err, fs.ErrNotExist) {
 		if err := os.MkdirAll(name, 0o755); err != nil {
 			return nil, d.failed(err)
 		}
@@ -59,17 +63,18 @@ func (d *destination) failed(err error) error {
 	if !errors.As(err, &cause) {
 		return glovebox.Internal("open the folder of --output", err)
 	}
-	return glovebox.Errorf(glovebox.CodeInvalid, "name a folder that you may write", "cannot use %q for --output: %s",
+	return glovebox.Errorf(glovebox.CodeInvalid, "name a folder that you may write, or a new one", "cannot use %q for --output: %s",
 		short(d.name), cause.Error())
 }
 
-// fill copies every artifact of a run into the folder. It stops at the first that fails.
-func (d *destination) fill(ctx context.Context, s glovebox.Service, who glovebox.Principal, res *glovebox.Result) error {
-	for _, art := range res.Artifacts {
+// fill copies artifacts of a run into the folder. It stops at the first that fails.
+func (d *destination) fill(ctx context.Context, s glovebox.Service, who glovebox.Principal, run string,
+	artifacts []glovebox.Artifact) error {
+	for _, art := range artifacts {
 		if err := ctx.Err(); err != nil {
 			return glovebox.Internal("copy the outputs", err)
 		}
-		if err := d.place(ctx, s, who, res.ID, art.Path); err != nil {
+		if err := d.place(ctx, s, who, run, art.Path); err != nil {
 			return err
 		}
 	}
@@ -83,9 +88,14 @@ func (d *destination) place(ctx context.Context, s glovebox.Service, who glovebo
 	}
 	defer r.Close()
 	if err := output.Place(d.root, path, d.overwrite, r); err != nil {
-		return &glovebox.Error{Code: glovebox.CodeInternal, Op: "place output", Err: err,
+		code := glovebox.CodeInternal
+		var known *glovebox.Error
+		if errors.As(err, &known) && known.Code == glovebox.CodeConflict { // another run may have filled the folder meanwhile
+			code = known.Code
+		}
+		return &glovebox.Error{Code: code, Op: "place output", Err: err,
 			Public: fmt.Sprintf("the program ended, but its output %q cannot be put into the folder of --output", short(path)),
-			Fix:    "make room and rights there; the run's outputs are kept under its id, " + run}
+			Fix:    "fetch them into another folder: glovebox trace show " + run + " --output DIR"}
 	}
 	return nil
 }

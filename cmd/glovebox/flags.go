@@ -74,6 +74,10 @@ func (r *runFlags) complete(cmd *cobra.Command) error {
 			return glovebox.Errorf(glovebox.CodeInvalid, "leave it out for the default", "--%s is empty", name)
 		}
 	}
+	if meant, ok := languageNames[strings.ToLower(r.request.Lang)]; ok {
+		return glovebox.Errorf(glovebox.CodeInvalid, "did you mean --lang "+meant+"?", "lang %q is not known",
+			short(r.request.Lang))
+	}
 	if r.overwrite && r.output == "" {
 		return glovebox.Errorf(glovebox.CodeInvalid, "add --output DIR, or leave --overwrite out",
 			"--overwrite is about --output, which is missing")

@@ -18,9 +18,22 @@ var suffixes = map[string]string{
 	".py": "python", ".js": "node", ".mjs": "node", ".cjs": "node", ".sh": "bash", ".bash": "bash",
 }
 
+// languageNames are what else the languages are called.
+var languageNames = map[string]string{
+	"py": "python", "python3": "python", "js": "node", "mjs": "node", "cjs": "node", "javascript": "node", "nodejs": "node",
+	"sh": "bash", "shell": "bash",
+}
+
 // readProgram reads the code of FILE once, names it after the file and takes the language from its suffix unless one was
 // named. What the first line of the file says is not asked: a suffix is seen before the run, a shebang is not.
 func readProgram(r *glovebox.Request, file string) error {
+	if file == "" {
+		return glovebox.Errorf(glovebox.CodeInvalid, "name a FILE, or say -c CODE", "the name of the program is empty")
+	}
+	if info, err := os.Stat(file); err == nil && info.IsDir() {
+		return glovebox.Errorf(glovebox.CodeInvalid, "name the program in it, and pass the rest with --input",
+			"%q is a folder and not a regular file", short(file))
+	}
 	if r.Lang == "" {
 		lang, ok := suffixes[strings.ToLower(filepath.Ext(file))]
 		if !ok {
@@ -77,10 +90,11 @@ func fileError(name string, err error) error {
 	return glovebox.Errorf(code, "name a file that exists and that you may read", "cannot read %q: %s", short(name), why)
 }
 
-// inputFlag reads SRC[:NAME]. The last colon divides, so that a source with a colon needs a name.
+// inputFlag reads SRC[:NAME]. What exists under the whole of s is SRC; else the last colon divides.
 func inputFlag(s string) (glovebox.Input, error) {
 	src, name := s, ""
-	if i := strings.LastIndexByte(s, ':'); i >= 0 {
+	_, whole := os.Lstat(s)
+	if i := strings.LastIndexByte(s, ':'); i >= 0 && whole != nil {
 		src, name = s[:i], s[i+1:]
 		if src == "" || name == "" {
 			return glovebox.Input{}, glovebox.Errorf(glovebox.CodeInvalid, "say --input SRC or --input SRC:NAME",
@@ -93,6 +107,18 @@ func inputFlag(s string) (glovebox.Input, error) {
 	abs, err := filepath.Abs(src)
 	if err != nil {
 		return glovebox.Input{}, fileError(src, err)
+	}
+	if abs == "/" {
+		return glovebox.Input{}, glovebox.Errorf(glovebox.CodeInvalid, "name the folders in it that the program needs",
+			"--input / would show the whole machine")
+	}
+	if _, err := os.Stat(abs); errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
+		fix := "name a file or folder that exists"
+		if src != s {
+			fix += "; the last colon divided SRC from NAME, and nothing has the whole as its name"
+		}
+		return glovebox.Input{}, glovebox.Errorf(glovebox.CodeNotFound, fix, "cannot read --input %q: there is no such file",
+			short(src))
 	}
 	if name == "" {
 		name = filepath.Base(abs)

@@ -78,13 +78,22 @@ func flagError(cmd *cobra.Command, err error) error {
 		none   *pflag.ValueRequiredError
 	)
 	help := "`" + cmd.CommandPath() + " --help` lists the flags"
+	if cmd.Name() == "run" {
+		help += "; what is meant for the program goes after --"
+	}
+	words := cmd.Flags().Args()
 	switch {
+	case cmd.HasSubCommands() && len(words) > 0:
+		return unknownVerb(cmd, words[0]) // the flag is of a verb that does not exist
 	case errors.As(err, &known):
 		return known
 	case errors.As(err, &absent):
 		word := absent.GetSpecifiedName()
 		if in := absent.GetSpecifiedShortnames(); in != "" {
 			return glovebox.Errorf(glovebox.CodeInvalid, help, "there is no flag -%s in -%s", short(word), short(in))
+		}
+		if word == "version" {
+			return glovebox.Errorf(glovebox.CodeInvalid, "say `glovebox version`", "there is no flag --version")
 		}
 		var names []string
 		cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })

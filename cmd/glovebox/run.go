@@ -7,12 +7,16 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"syscall"
 
 	"github.com/spf13/cobra"
 
 	"glovebox"
 )
+
+// endings are the signals that cancel a run: each ends it with a result and a record.
+var endings = []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT}
 
 func (a *app) runCommand() *cobra.Command {
 	var (
@@ -62,9 +66,10 @@ func (a *app) execCommand() *cobra.Command {
 // program fills in the code: from -c, from the one FILE, or from standard input.
 func (a *app) program(f *runFlags, given bool, code string, files []string) error {
 	switch {
-	case given && len(files) > 0, len(files) > 1:
-		return glovebox.Errorf(glovebox.CodeInvalid, "put arguments of the program after --",
-			"%q is one program too many", short(files[len(files)-1]))
+	case given && len(files) > 0:
+		return surplus(files[0])
+	case len(files) > 1:
+		return surplus(files[1])
 	case given && code == "":
 		return glovebox.Errorf(glovebox.CodeInvalid, "give some code", "the code of -c is empty")
 	case given:
@@ -83,6 +88,12 @@ func (a *app) program(f *runFlags, given bool, code string, files []string) erro
 		return readProgram(&f.request, files[0])
 	}
 	return nil
+}
+
+// surplus refuses a word of the command line beside the program.
+func surplus(word string) error {
+	return glovebox.Errorf(glovebox.CodeInvalid, "put arguments of the program after --, such as -- "+short(word),
+		"%q is one program too many", short(word))
 }
 
 // execute runs the request and shows what came of it.
@@ -111,7 +122,7 @@ func (a *app) execute(cmd *cobra.Command, f *runFlags) (err error) {
 		return err
 	}
 	// A second signal is like the first: nothing of a run is ever left behind to end sooner.
-	signals, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	signals, stop := signal.NotifyContext(context.Background(), endings...)
 	defer stop()
 	res, shown, err := a.watch(signals, svc, f)
 	if err == nil {
@@ -138,17 +149,30 @@ func (a *app) watch(signals context.Context, svc glovebox.Service, f *runFlags) 
 	s := a.newScreen(f, cancel)
 	res, err := svc.Run(ctx, a.owner(), f.request, s)
 	shown := s.close()
-	if s.midLine && s.errsTerminal && !a.json && (err != nil || res.Reason != "" || len(res.Skipped) > 0) {
+	err = rungFix(err, f.request.Isolation)
+	if s.errsMid && (err != nil || res.Reason != "" || len(res.Skipped) > 0) {
 		fmt.Fprintln(a.errs) // what is said next begins a line of its own
 	}
 	return res, shown, err
 }
 
+// rungFix mends the advice for a rung that no machine can give with this program.
+func rungFix(err error, asked glovebox.Isolation) error {
+	var e *glovebox.Error
+	if !errors.As(err, &e) || e.Code != glovebox.CodeUnavailable || asked.Rank() < 1 ||
+		slices.Contains(builtRungs, string(asked)) {
+		return err
+	}
+	better := *e
+	better.Fix = "leave --isolation out: the " + string(asked) + " rung is not in this version"
+	return &better
+}
+
 // collect fills the folder of --output. A signal ends it, even if an earlier one ended the run.
 func (a *app) collect(svc glovebox.Service, dest *destination, res *glovebox.Result) error {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	ctx, stop := signal.NotifyContext(context.Background(), endings...)
 	defer stop()
-	return dest.fill(ctx, svc, a.owner(), res)
+	return dest.fill(ctx, svc, a.owner(), res.ID, res.Artifacts)
 }
 
 // report shows the Result, or what is not plain about it, and sets the exit code.
@@ -156,7 +180,7 @@ func (a *app) report(res *glovebox.Result, shown error) error {
 	a.exit = exitCode(res)
 	if a.json {
 		if err := writeJSON(a.out, res); err != nil {
-			return glovebox.Internal("write the result", err)
+			return unwritten(res, err)
 		}
 		return nil
 	}
@@ -164,8 +188,7 @@ func (a *app) report(res *glovebox.Result, shown error) error {
 	case errors.Is(shown, errNobodyReads):
 		say(a.errs, "ended: "+errNobodyReads.Error())
 	case shown != nil:
-		return &glovebox.Error{Code: glovebox.CodeInternal, Op: "write standard output", Err: shown,
-			Public: "standard output could not be written", Fix: "make room there; the run is kept as " + res.ID}
+		return unwritten(res, shown)
 	case res.Reason != "":
 		say(a.errs, res.Reason)
 	case res.Status != glovebox.StatusExited:
@@ -179,6 +202,13 @@ func (a *app) report(res *glovebox.Result, shown error) error {
 		say(a.errs, fmt.Sprintf("not kept: %s: %s", s.Path, s.Reason))
 	}
 	return nil
+}
+
+// unwritten is the error for a run that ended but could not be shown.
+func unwritten(res *glovebox.Result, err error) error {
+	return &glovebox.Error{Code: glovebox.CodeInternal, Op: "write standard output", Err: err,
+		Public: "standard output could not be written; the run ended and is kept as " + res.ID,
+		Fix:    "make room there; `glovebox trace show " + res.ID + "` tells of the run"}
 }
 
 // say tells one line.

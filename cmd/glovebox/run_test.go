@@ -92,6 +92,26 @@ func TestStreamsAreExactInPipes(t *testing.T) {
 	}
 }
 
+// TestReasonBeginsALine: what is said after a program's unfinished line does not read as if the program had said it.
+func TestReasonBeginsALine(t *testing.T) {
+	tl := newTool(t)
+	both, err := os.Create("both")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer both.Close()
+	tl.app.out, tl.app.errs = both, both
+	tl.run("run", "-c", "stdout half\nstatus wall_limit\nreason too slow")
+	if b, _ := os.ReadFile("both"); string(b) != "half\nglovebox: too slow\n" {
+		t.Errorf("%q", b)
+	}
+	tl.app.out, tl.app.errs = &tl.out, &tl.errs
+	_, out, errs := tl.run("run", "-c", "stdout half\nstatus wall_limit\nreason too slow")
+	if out != "half" || errs != "glovebox: too slow\n" {
+		t.Errorf("streams of their own: %q %q", out, errs)
+	}
+}
+
 func TestReasonsAndErrors(t *testing.T) {
 	tl := newTool(t)
 	_, out, errs := tl.run("run", "-c", "status wall_limit\nreason too slow\nskip a/link")
@@ -220,7 +240,7 @@ func TestOutputFolder(t *testing.T) {
 }
 
 func TestSignalsCancel(t *testing.T) {
-	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP} {
+	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT} {
 		tl := newTool(t)
 		r, w, err := os.Pipe()
 		if err != nil {
@@ -258,8 +278,11 @@ func TestNobodyReads(t *testing.T) {
 		t.Fatal(err)
 	}
 	tl.app.out = full
-	if exit, _, errs := tl.run("run", "-c", "flood"); exit != 125 || !strings.Contains(errs, "no space left") {
-		t.Errorf("%d %q", exit, errs)
+	for _, args := range [][]string{{"run", "-c", "flood"}, {"run", "--json", "-c", "exit 0"}} {
+		exit, _, errs := tl.run(args...)
+		if exit != 125 || !strings.Contains(errs, "no space left") || !strings.Contains(errs, "run_1") {
+			t.Errorf("%d %q", exit, errs)
+		}
 	}
 }
 

@@ -2,6 +2,8 @@ package main
 
 import (
 	"encoding/json"
+	"log/slog"
+	"os"
 	"strings"
 	"testing"
 	"unicode"
@@ -75,6 +77,43 @@ func TestTraceRefusals(t *testing.T) {
 		if exit == 0 || out != "" || !strings.Contains(errs, says) {
 			t.Errorf("%s: %d %q %q", args, exit, out, errs)
 		}
+	}
+}
+
+// TestTraceFetches: what --output of run could not take is still to be had.
+func TestTraceFetches(t *testing.T) {
+	tl := newTool(t)
+	tl.records = []glovebox.Record{
+		{ID: "run_1", Result: &glovebox.Result{ID: "run_1", Artifacts: []glovebox.Artifact{{Path: "a/b"}}}}, {ID: "run_2"},
+	}
+	if exit, _, errs := tl.run("trace", "show", "run_1", "--output", "got"); exit != 0 {
+		t.Fatalf("%d %q", exit, errs)
+	}
+	if b, err := os.ReadFile("got/a/b"); err != nil || string(b) != "content of a/b" {
+		t.Errorf("%q, %v", b, err)
+	}
+	if exit, _, errs := tl.run("trace", "show", "run_1", "--output", "got"); exit != 125 || !strings.Contains(errs, "conflict") {
+		t.Errorf("%d %q", exit, errs)
+	}
+	if exit, _, errs := tl.run("trace", "show", "run_1", "--output", "got", "--overwrite"); exit != 0 {
+		t.Errorf("%d %q", exit, errs)
+	}
+	if exit, _, errs := tl.run("trace", "show", "run_2", "--output", "none"); exit != 125 || !strings.Contains(errs, "no outputs") {
+		t.Errorf("%d %q", exit, errs)
+	}
+}
+
+// TestSharedOutputFolder: of two runs that fill one folder the second learns how to get what it made.
+func TestSharedOutputFolder(t *testing.T) {
+	tl := newTool(t)
+	open := tl.app.open
+	tl.app.open = func(s settings, log *slog.Logger) (glovebox.Service, error) {
+		tl.write(t, "shared/x", "of the other run")
+		return open(s, log)
+	}
+	exit, _, errs := tl.run("run", "-c", "artifact x", "--output", "shared")
+	if exit != 125 || !strings.Contains(errs, "conflict") || !strings.Contains(errs, "glovebox trace show run_1 --output DIR") {
+		t.Errorf("%d %q", exit, errs)
 	}
 }
 

@@ -27,6 +27,8 @@ type screen struct {
 	status       io.Writer      // the terminal of the progress line; nil: none
 	drawn        bool           // a progress line is on the terminal
 	midLine      bool           // the program left a terminal in the middle of a line
+	errsMid      bool           // the last that went where errs goes did not end its line
+	joined       bool           // both streams go to the same place
 	outTerminal  bool
 	errsTerminal bool
 	memory       *int64
@@ -46,7 +48,7 @@ const (
 // newScreen starts showing a run. The caller closes it.
 func (a *app) newScreen(r *runFlags, cancel context.CancelCauseFunc) *screen {
 	s := &screen{began: time.Now(), cancel: cancel, stop: make(chan struct{}), stopped: make(chan struct{}),
-		outTerminal: isTerminal(a.out), errsTerminal: isTerminal(a.errs)}
+		outTerminal: isTerminal(a.out), errsTerminal: isTerminal(a.errs), joined: sameFile(a.out, a.errs)}
 	if !a.json {
 		s.out, s.errs = through(a.out, s.outTerminal && !r.raw), through(a.errs, s.errsTerminal && !r.raw)
 	}
@@ -78,7 +80,7 @@ func (s *screen) Event(e glovebox.Event) {
 	defer s.mu.Unlock()
 	switch e.Kind {
 	case "stdout":
-		if err := s.show(s.out, e.Data, s.outTerminal); err != nil && s.failed == nil {
+		if err := s.show(s.out, e.Data, s.outTerminal, s.joined); err != nil && s.failed == nil {
 			s.failed = err
 			if errors.Is(err, syscall.EPIPE) {
 				s.failed = errNobodyReads
@@ -87,20 +89,23 @@ func (s *screen) Event(e glovebox.Event) {
 		}
 	case "stderr":
 		// Nobody is left to be told that this cannot be shown; the Result has it.
-		_ = s.show(s.errs, e.Data, s.errsTerminal)
+		_ = s.show(s.errs, e.Data, s.errsTerminal, true)
 	case "usage":
 		s.memory = e.Usage.MemoryPeakBytes
 	}
 }
 
-// show writes a piece of a stream. s.mu is held.
-func (s *screen) show(w io.Writer, p []byte, terminal bool) error {
+// show writes a piece of a stream, which may go to a terminal and to where errs goes. s.mu is held.
+func (s *screen) show(w io.Writer, p []byte, terminal, errs bool) error {
 	if w == nil || len(p) == 0 {
 		return nil
 	}
 	s.clear()
 	if terminal {
 		s.midLine = p[len(p)-1] != '\n'
+	}
+	if errs {
+		s.errsMid = p[len(p)-1] != '\n'
 	}
 	_, err := w.Write(p)
 	return err
@@ -170,6 +175,18 @@ func (s *screen) close() error {
 		}
 	}
 	return s.failed
+}
+
+// sameFile reports whether both are the same open file, pipe or terminal.
+func sameFile(a, b io.Writer) bool {
+	f, ok := a.(*os.File)
+	g, also := b.(*os.File)
+	if !ok || !also {
+		return false
+	}
+	one, err := f.Stat()
+	other, err2 := g.Stat()
+	return err == nil && err2 == nil && os.SameFile(one, other)
 }
 
 // isTerminal reports whether w is a terminal.

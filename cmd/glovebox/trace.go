@@ -1,8 +1,10 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
+	"os/signal"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -138,7 +140,13 @@ func programOf(r *glovebox.Record, n int) string {
 }
 
 func (a *app) traceShow() *cobra.Command {
-	cmd := &cobra.Command{Use: "show ID", Short: "Show the record of one run", Args: cobra.ArbitraryArgs}
+	cmd := &cobra.Command{Use: "show ID", Short: "Show the record of one run, or fetch its outputs", Args: cobra.ArbitraryArgs}
+	var (
+		folder    string
+		overwrite bool
+	)
+	cmd.Flags().StringVar(&folder, "output", "", "put the outputs that were kept into `DIR`, which is created or empty")
+	cmd.Flags().BoolVar(&overwrite, "overwrite", false, "let DIR of --output hold files, and replace them")
 	cmd.Flags().BoolVar(&a.json, "json", a.json, "print JSON")
 	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
 		if len(args) != 1 || args[0] == "" {
@@ -154,12 +162,38 @@ func (a *app) traceShow() *cobra.Command {
 		if err != nil {
 			return err
 		}
+		if cmd.Flags().Changed("output") {
+			if err := a.fetch(svc, record, folder, overwrite); err != nil {
+				return err
+			}
+		}
 		if a.json {
 			return writeJSON(a.out, record)
 		}
 		return showRecord(a.out, record)
 	}
 	return cmd
+}
+
+// fetch fills a folder with what was kept of a run's outputs.
+func (a *app) fetch(svc glovebox.Service, r *glovebox.Record, folder string, overwrite bool) error {
+	if r.Result == nil || len(r.Result.Artifacts) == 0 {
+		return glovebox.Errorf(glovebox.CodeNotFound, "outputs are kept when a run is given --output DIR",
+			"no outputs of %s were kept", r.ID)
+	}
+	if cut, ok := r.Cut["artifacts"]; ok {
+		return glovebox.Errorf(glovebox.CodeNotFound, "run it again with fewer files in /outputs, such as one archive",
+			"%s left %d outputs, more than its record lists", r.ID, cut.Items)
+	}
+	dest, err := openDestination(folder, overwrite)
+	if err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), endings...)
+	defer stop()
+	err = dest.fill(ctx, svc, a.owner(), r.ID, r.Result.Artifacts)
+	dest.drop(err == nil)
+	return err
 }
 
 // showRecord shows a record to a person. Whatever came from a caller or from inside is made inert.
