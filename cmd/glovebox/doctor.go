@@ -60,9 +60,16 @@ func (a *app) showReport(r *glovebox.Report) {
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", c.Isolation, line(c.Name), controlState(c), line(c.Detail))
 	}
 	w.Flush()
+	told := map[string]string{}
 	for _, c := range r.Controls {
 		if !c.Available && c.Fix != "" && built(c) {
-			fmt.Fprintf(a.out, "fix %s %s: %s\n", c.Isolation, line(c.Name), line(c.Fix))
+			fix := line(c.Fix)
+			if first, ok := told[fix]; ok {
+				fix = "the same as for " + first
+			} else {
+				told[fix] = line(c.Name)
+			}
+			fmt.Fprintf(a.out, "fix %s %s: %s\n", c.Isolation, line(c.Name), fix)
 		}
 	}
 	for _, image := range r.Images {

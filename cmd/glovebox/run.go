@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/signal"
 	"slices"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -189,6 +190,8 @@ func (a *app) report(res *glovebox.Result, shown error) error {
 		say(a.errs, "ended: "+errNobodyReads.Error())
 	case shown != nil:
 		return unwritten(res, shown)
+	case strings.HasPrefix(res.Reason, "the program could not be started: "):
+		// The sandbox has said so on the program's standard error, which was shown.
 	case res.Reason != "":
 		say(a.errs, res.Reason)
 	case res.Status != glovebox.StatusExited:

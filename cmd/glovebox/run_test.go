@@ -118,6 +118,10 @@ func TestReasonsAndErrors(t *testing.T) {
 	if out != "" || errs != "glovebox: too slow\nglovebox: not kept: a/link: a link\n" {
 		t.Errorf("%q %q", out, errs)
 	}
+	_, _, errs = tl.run("run", "-c", `stderr glovebox: no such program\n`+"\nexit 127\nreason the program could not be started: no")
+	if errs != "glovebox: no such program\n" {
+		t.Errorf("told twice: %q", errs)
+	}
 	_, out, errs = tl.run("run", "-c", "fail internal")
 	want := "glovebox run: failed (internal)\nwhy: it failed: multiple Read calls return no data or error\nfix: mend it\n"
 	if out != "" || errs != want {
