@@ -63,8 +63,8 @@ func (d *destination) failed(err error) error {
 	if !errors.As(err, &cause) {
 		return glovebox.Internal("open the folder of --output", err)
 	}
-	return glovebox.Errorf(glovebox.CodeInvalid, "name a folder that you may write, or a new one", "cannot use %q for --output: %s",
-		short(d.name), cause.Error())
+	return glovebox.Errorf(glovebox.CodeInvalid, "name a folder that you may write, or a new one",
+		"cannot use %q for --output: %s", short(d.name), cause.Error())
 }
 
 // fill copies artifacts of a run into the folder. It stops at the first that fails.

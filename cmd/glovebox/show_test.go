@@ -130,6 +130,19 @@ func TestDoctor(t *testing.T) {
 	}
 }
 
+// TestDoctorSaysAFixOnce: what mends several controls is not to be read several times.
+func TestDoctorSaysAFixOnce(t *testing.T) {
+	tl := newTool(t)
+	var controls []glovebox.Control
+	for _, name := range []string{"one", "two", "three"} {
+		controls = append(controls, glovebox.Control{Isolation: "process", Name: name, Required: true, Fix: "mend it all"})
+	}
+	tl.app.showReport(&glovebox.Report{Controls: controls})
+	if out := tl.out.String(); strings.Count(out, "mend it all") != 1 || strings.Count(out, "the same as for one") != 2 {
+		t.Errorf("%q", out)
+	}
+}
+
 func TestSignalNumber(t *testing.T) {
 	for name, want := range map[string]int{"SIGHUP": 1, "SIGSEGV": 11, "SIG64": 64, "SIG65": 0, "": 0, "x": 0, "SIG": 0} {
 		if got := signalNumber(name); got != want {
