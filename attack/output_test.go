@@ -76,6 +76,16 @@ func TestOU02Clipboard(t *testing.T) {
 	}
 }
 
+// In the eight-bit form the sequence is no UTF-8, and what reads UTF-8 takes none of it for a control: it is shown as text
+// without the bytes that could be one, and said to be damaged.
+func TestOU02ClipboardInEightBits(t *testing.T) {
+	o := print(t, "eight bits")
+	flagged(t, o, "invalid_utf8")
+	if !strings.HasPrefix(o.Stdout, "before\uFFFD") || !strings.HasSuffix(o.Stdout, "after\n") {
+		t.Errorf("shown: %q", o.Stdout)
+	}
+}
+
 // What a person sees on a terminal is neutralised in the same way, and is exact with --raw.
 func TestOU01OnATerminal(t *testing.T) {
 	l := need(t)

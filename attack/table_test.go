@@ -130,7 +130,7 @@ var lifetime = map[string]string{
 }
 
 var outputs = map[string]string{
-	"OU-01": "TestOU01ScreenControl TestOU01OnATerminal", "OU-02": "TestOU02Clipboard TestOU01OnATerminal",
+	"OU-01": "TestOU01ScreenControl TestOU01OnATerminal", "OU-02": "TestOU02Clipboard TestOU02ClipboardInEightBits TestOU01OnATerminal",
 	"OU-04": "TestOU01ScreenControl",
 	"OU-06": "TestOU06Tags", "OU-07": "TestOU06Tags", "OU-08": "TestOU06Tags", "OU-09": "TestOU09Controls",
 	"OU-10": "TestOU10InvalidUTF8",
