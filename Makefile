@@ -27,10 +27,10 @@ test: build
 	@sh scripts/need.sh python node mke2fs newuidmap
 	$(ROOT_TESTS) go test -timeout 15m ./...
 
-## test-all: test, then again under the race detector, then each fuzz target for a while
+## test-all: test, then again under the race detector with the long attacks, then each fuzz target for a while
 test-all: test
 	@sh scripts/need.sh cc
-	$(ROOT_TESTS) CGO_ENABLED=1 go test -race -count=1 -timeout 40m ./...
+	$(ROOT_TESTS) GLOVEBOX_TEST_LONG=1 CGO_ENABLED=1 go test -race -count=1 -timeout 60m ./...
 	@sh scripts/fuzz.sh 20s
 
 ## fuzz: each fuzz target for FUZZTIME
