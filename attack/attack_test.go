@@ -6,9 +6,12 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -43,11 +46,13 @@ func TestMain(m *testing.M) {
 }
 
 func run(m *testing.M) int {
+	runtime.LockOSThread() // the neighbour ends with the thread that starts it
 	if os.Geteuid() != 0 {
 		lacking = "needs root"
 		return m.Run()
 	}
-	dir, err := os.MkdirTemp("", "glovebox-attack-")
+	sweepDead()
+	dir, err := os.MkdirTemp("", fmt.Sprintf("glovebox-attack-%d-", os.Getpid()))
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "attack:", err)
 		return 1
@@ -59,12 +64,41 @@ func run(m *testing.M) int {
 		return 1
 	}
 	lab = l
+	stop := make(chan os.Signal, 1)
+	signal.Notify(stop, syscall.SIGINT, syscall.SIGTERM)
+	go func() {
+		<-stop
+		l.close()
+		os.RemoveAll(dir)
+		os.Exit(1)
+	}()
 	code := m.Run()
+	signal.Stop(stop)
 	if err := l.close(); err != nil {
 		fmt.Fprintln(os.Stderr, "attack: after the tests:", err)
 		return 1
 	}
 	return code
+}
+
+// sweepDead removes what tests left that were killed before they could.
+func sweepDead() {
+	for _, pattern := range []string{"/root/.glovebox-canary-*", "/var/tmp/.glovebox-canary-*", filepath.Join(os.TempDir(), "glovebox-attack-*"),
+		"/sys/fs/cgroup/*/glovebox-attack-*", "/sys/fs/cgroup/glovebox-attack-*"} {
+		found, _ := filepath.Glob(pattern)
+		for _, path := range found {
+			var pid int
+			name := strings.TrimPrefix(strings.TrimPrefix(filepath.Base(path), ".glovebox-canary-"), "glovebox-attack-")
+			if n, err := fmt.Sscanf(name, "%d", &pid); n != 1 || err != nil || syscall.Kill(pid, 0) == nil {
+				continue
+			}
+			if !strings.HasPrefix(path, "/sys/") {
+				os.RemoveAll(path)
+			} else if children, _ := filepath.Glob(path + "/run_*"); len(children) == 0 {
+				os.Remove(path)
+			}
+		}
+	}
 }
 
 // need skips where there is no laboratory, and fails where one was promised.

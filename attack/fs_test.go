@@ -70,7 +70,7 @@ func TestFS06ArtifactLinks(t *testing.T) {
 func TestFS08SwapWhileCollected(t *testing.T) {
 	rounds := 10
 	if long() {
-		rounds = 1000
+		rounds = 250 // with four names each time
 	}
 	for range rounds {
 		o := attack(t, trial{program: "fs08_swap.py", args: need(t).files[:1]})

@@ -41,6 +41,7 @@ func startNeighbour(l *laboratory) (*neighbour, error) {
 	if err != nil {
 		return nil, err
 	}
+	n.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM} // where the tests are killed
 	var complaints strings.Builder
 	n.cmd.Stderr = &complaints
 	if err := n.cmd.Start(); err != nil {
