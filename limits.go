@@ -24,6 +24,10 @@ type Limits struct {
 	View      Size          // bytes of each stream shown in a Result: head and tail
 }
 
+// MemoryBesideDisk is what a workspace in memory must leave of the memory limit for the program itself: a workspace is in
+// memory where Disk + MemoryBesideDisk is at most Memory, and on disk else.
+const MemoryBesideDisk = 64 * MiB
+
 // limitsWire is Limits as JSON spells it.
 type limitsWire struct {
 	WallMS      int64   `json:"wall_ms"`

@@ -154,10 +154,6 @@ func inRange(key string, c, low, high cell) error {
 	return badKey(key, fmt.Sprintf("set it to %s at least and %s at most", low, high), "%s is out of range", c)
 }
 
-// besideDisk is what a workspace in memory leaves of the memory limit, at the least, for the program itself. A default disk
-// gives way to a small memory limit so that asking for less of one thing does not call for another kind of workspace.
-const besideDisk = 64 * glovebox.MiB
-
 // grant fills in what was left out and refuses what is malformed or above a ceiling. Each limit is judged by itself.
 func (l Limits) grant(asked glovebox.Limits) (glovebox.Limits, *glovebox.Decision) {
 	free := asked.Disk == 0
@@ -180,7 +176,9 @@ func (l Limits) grant(asked glovebox.Limits) (glovebox.Limits, *glovebox.Decisio
 				"%s %s is above the ceiling of %s", flag, c, ceil[i])
 		}
 	}
-	if room := asked.Memory - besideDisk; free && room >= glovebox.MiB && asked.Disk > room {
+	// A default disk gives way to a small memory limit: asking for less of one thing should not call for another kind of
+	// workspace.
+	if room := asked.Memory - glovebox.MemoryBesideDisk; free && room >= glovebox.MiB && asked.Disk > room {
 		asked.Disk = room
 	}
 	return asked, nil

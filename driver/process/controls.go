@@ -20,7 +20,7 @@ import (
 
 // Controls examines the machine for each control of the rung without starting anything but an empty process of its own.
 func (d *Driver) Controls(ctx context.Context) []glovebox.Control {
-	all := []glovebox.Control{d.initControl(), d.namespaceControl(ctx), d.idControl(), landlockControl(), filterControl()}
+	all := []glovebox.Control{d.initControl(), d.namespaceControl(ctx), d.idControl(), d.landlockControl(), filterControl()}
 	host, err := d.host()
 	if err != nil {
 		all = append(all, control("cgroups", false, "none are mounted at /sys/fs/cgroup",
@@ -112,10 +112,8 @@ func (d *Driver) idControl() glovebox.Control {
 	}
 	fix := "sudo usermod --add-subuids 100000-165535 --add-subgids 100000-165535 " + name
 	if findProgram("newuidmap") == "" {
-		fix = "sudo apt-get install uidmap && " + fix
-	}
-	if findProgram("newuidmap") == "" {
-		return control("own user ids", false, "newuidmap is missing: the program has the starting user's id outside", fix)
+		return control("own user ids", false, "newuidmap is missing: the program has the starting user's id outside",
+			"sudo apt-get install uidmap && "+fix)
 	}
 	pool, ok := subordinate("/etc/subuid", "/etc/subgid")
 	if !ok {
@@ -124,8 +122,8 @@ func (d *Driver) idControl() glovebox.Control {
 	return control("own user ids", true, fmt.Sprintf("%d blocks of subordinate ids", pool.Count/blockSize), "")
 }
 
-func landlockControl() glovebox.Control {
-	abi := landlockABI()
+func (d *Driver) landlockControl() glovebox.Control {
+	abi := d.abi()
 	if abi == 0 {
 		return control("landlock", false, "the kernel has no Landlock",
 			"boot with lsm=…,landlock on Linux 5.13 or later, or set drivers.process.accept: [landlock]")

@@ -12,21 +12,20 @@ import (
 
 	"glovebox"
 	"glovebox/internal/cleanup"
+	"glovebox/internal/sandboxinit/wire"
 )
 
-// tmpfsRoom is what must be left of the memory limit beside a full workspace for the workspace to be in memory.
-const tmpfsRoom = 64 * glovebox.MiB
-
 // inMemory reports whether the sandbox's own file system is a tmpfs: fast, and charged to the run's memory.
-func inMemory(l glovebox.Limits) bool { return l.Disk+tmpfsRoom <= l.Memory }
+func inMemory(l glovebox.Limits) bool { return l.Disk+glovebox.MemoryBesideDisk <= l.Memory }
 
 // makeDisk makes the sandbox's own file system on the host's disk: a sparse file of fixed size behind a loop device. Its
 // size is a hard limit that also counts files that are open but no longer have a name. What is returned is a detached mount.
 // The file has no name and the device detaches itself, so everything is gone once the last descriptor is.
 func (d *Driver) makeDisk(ctx context.Context, l glovebox.Limits, i *ids) (_ *os.File, err error) {
 	if os.Getuid() != 0 {
-		fix := fmt.Sprintf("ask for --memory of at least %dMiB, or run as root", (l.Disk+tmpfsRoom+glovebox.MiB-1)/glovebox.MiB)
-		if least := l.Memory - tmpfsRoom; least >= glovebox.MiB {
+		fits := (l.Disk + glovebox.MemoryBesideDisk + glovebox.MiB - 1) / glovebox.MiB
+		fix := fmt.Sprintf("ask for --memory of at least %dMiB, or run as root", fits)
+		if least := l.Memory - glovebox.MemoryBesideDisk; least >= glovebox.MiB {
 			fix = fmt.Sprintf("ask for --disk %dMiB at most, or %s", least/glovebox.MiB, fix)
 		}
 		return nil, glovebox.Errorf(glovebox.CodeUnavailable, fix,
@@ -68,12 +67,12 @@ const foldersInside = 4
 // takeSpare uses up the inodes that a file system has beyond what was granted, in its top folder, which the program never
 // sees: mkfs makes whole blocks of them.
 func takeSpare(mount *os.File, files int64) error {
-	var st unix.Statfs_t
-	if err := unix.Fstatfs(fdOf(mount), &st); err != nil {
-		return fmt.Errorf("measure workspace: %w", err)
+	st, err := measure(mount)
+	if err != nil {
+		return err
 	}
 	for n := files + foldersInside; n < int64(st.Ffree); n++ {
-		if err := unix.Mknodat(fdOf(mount), fmt.Sprintf("spare-%d", n), unix.S_IFREG, 0); err != nil {
+		if err := unix.Mknodat(wire.FD(mount), fmt.Sprintf("spare-%d", n), unix.S_IFREG, 0); err != nil {
 			return fmt.Errorf("take spare inodes of workspace: %w", err)
 		}
 	}

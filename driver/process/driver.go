@@ -50,6 +50,7 @@ type Driver struct {
 	cfg    Config
 	filter []byte
 	host   func() (*cgroup.Host, error)
+	abi    func() int // the kernel's version of Landlock
 
 	swept sync.Once
 }
@@ -93,6 +94,7 @@ func New(cfg Config) (*Driver, error) {
 	}
 	d := &Driver{cfg: cfg, filter: filter}
 	d.host = sync.OnceValues(func() (*cgroup.Host, error) { return cgroup.Detect("/sys/fs/cgroup") })
+	d.abi = sync.OnceValue(landlockABI)
 	return d, nil
 }
 

@@ -79,11 +79,7 @@ func (i *ids) describe() string {
 func (d *Driver) takeIDs() (*ids, error) {
 	uid := os.Getuid()
 	if uid == 0 {
-		i, err := takeBlock(d.cfg.IDs, d.cfg.RuntimeDir)
-		if err != nil {
-			return nil, err
-		}
-		return i, nil
+		return takeBlock(d.cfg.IDs, d.cfg.RuntimeDir)
 	}
 	pool, ok := subordinate("/etc/subuid", "/etc/subgid")
 	if ok && findProgram("newuidmap") != "" {

@@ -43,16 +43,13 @@ func (s *sandbox) readPosture(f *wire.Started) (glovebox.Posture, error) {
 		return nil, err
 	}
 	p["user"] = s.ids.describe()
-	own, err := ownNamespaces(f.NS)
+	own, err := ownNamespaces(f.Namespaces)
 	if err != nil {
 		return nil, err
 	}
 	p["namespaces"] = own
-	if len(f.Links) != 1 {
-		return nil, postureError("%d network interfaces", len(f.Links))
-	}
-	if _, ok := f.Links["lo"]; !ok {
-		return nil, postureError("the network interface is not loopback")
+	if !slices.Equal(f.Interfaces, []string{"lo"}) {
+		return nil, postureError("its network interfaces are %q", f.Interfaces)
 	}
 	p["network"] = "loopback only"
 	if err := s.readMounts(f.Mounts, p); err != nil {
@@ -164,8 +161,7 @@ func (s *sandbox) checkIDs(status map[string]string, uidMap string) error {
 
 // ownNamespaces lists the kinds of namespace in which the program is not where we are. All seven must be.
 func ownNamespaces(inside map[string]string) (string, error) {
-	kinds := []string{"cgroup", "ipc", "mnt", "net", "pid", "user", "uts"}
-	for _, kind := range kinds {
+	for _, kind := range wire.NamespaceKinds {
 		ours, err := os.Readlink("/proc/self/ns/" + kind)
 		if err != nil {
 			return "", fmt.Errorf("read own namespaces: %w", err)
@@ -174,7 +170,7 @@ func ownNamespaces(inside map[string]string) (string, error) {
 			return "", postureError("its %s namespace is not its own", kind)
 		}
 	}
-	return strings.Join(kinds, " "), nil
+	return strings.Join(wire.NamespaceKinds[:], " "), nil
 }
 
 // readMounts checks what is mounted: the only places that can be written are those of the sandbox's own file system and its

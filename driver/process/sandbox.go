@@ -63,7 +63,7 @@ func (s *sandbox) listen() {
 		case s.replies <- reply{m, files}:
 		default:
 			// An answer that nobody asked for: init is not what it was.
-			closeFiles(files)
+			wire.CloseAll(files)
 			_ = s.init.Kill()
 		}
 	}
@@ -77,12 +77,6 @@ func (s *sandbox) end(e driver.Exit) {
 	if p := s.current; p != nil && !p.ended {
 		p.exit, p.ended = e, true
 		close(p.exited)
-	}
-}
-
-func closeFiles(files []*os.File) {
-	for _, f := range files {
-		f.Close()
 	}
 }
 
@@ -101,7 +95,7 @@ func (s *sandbox) await(ctx context.Context) (reply, error) {
 		}
 	}
 	if f := r.message.Failed; f != nil {
-		closeFiles(r.files)
+		wire.CloseAll(r.files)
 		return reply{}, explainFailure(f)
 	}
 	return r, nil
@@ -132,7 +126,7 @@ func (s *sandbox) hangUp(context.Context) error {
 	<-s.lost
 	select {
 	case r := <-s.replies:
-		closeFiles(r.files)
+		wire.CloseAll(r.files)
 	default:
 	}
 	return err
@@ -155,23 +149,32 @@ func (s *sandbox) Open(path string) (*os.File, error) {
 	}
 	switch {
 	case r.message.Opened == nil:
-		closeFiles(r.files)
+		wire.CloseAll(r.files)
 		return nil, errors.New("open output: unexpected answer")
 	case r.message.Opened.NotRegular:
-		closeFiles(r.files)
+		wire.CloseAll(r.files)
 		return nil, driver.ErrNotRegular
 	case len(r.files) != 1:
-		closeFiles(r.files)
+		wire.CloseAll(r.files)
 		return nil, errors.New("open output: descriptor missing")
 	}
 	return r.files[0], nil
 }
 
+// measure reads the state of the file system that f is on.
+func measure(f *os.File) (unix.Statfs_t, error) {
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(wire.FD(f), &st); err != nil {
+		return st, fmt.Errorf("measure workspace: %w", err)
+	}
+	return st, nil
+}
+
 // Disk measures the sandbox's own file system.
 func (s *sandbox) Disk() (driver.DiskUse, error) {
-	var st unix.Statfs_t
-	if err := unix.Fstatfs(fdOf(s.data), &st); err != nil {
-		return driver.DiskUse{}, fmt.Errorf("measure workspace: %w", err)
+	st, err := measure(s.data)
+	if err != nil {
+		return driver.DiskUse{}, err
 	}
 	use := driver.DiskUse{
 		Used:      max((int64(st.Blocks)-int64(st.Bfree))*st.Bsize-s.baseline, 0),
@@ -234,6 +237,9 @@ func (s *sandbox) close(ctx context.Context) error {
 
 // releaseIDs lets others have the ids, but not while something may still run under them.
 func (s *sandbox) releaseIDs(context.Context) error {
+	if s.init == nil {
+		return s.ids.release()
+	}
 	select {
 	case <-s.gone:
 		return s.ids.release()
@@ -301,7 +307,7 @@ func (s *sandbox) Exec(ctx context.Context, cmd driver.Command) (driver.Process,
 		return nil, fmt.Errorf("execute: %w", err)
 	}
 	if err := p.begin(r, cmd.Stdin); err != nil {
-		closeFiles(r.files)
+		wire.CloseAll(r.files)
 		return nil, errors.Join(err, p.abort(ctx))
 	}
 	p.released = time.Now()

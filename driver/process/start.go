@@ -41,7 +41,7 @@ var initCapabilities = []uintptr{
 func (d *Driver) start(ctx context.Context, spec driver.Spec) (_ *sandbox, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, errors.New("the sandbox did not start in 30 s"))
 	defer cancel()
-	if err := d.checkLimits(spec.Limits); err != nil {
+	if err := d.checkMachine(spec.Limits); err != nil {
 		return nil, err
 	}
 	var undo cleanup.Stack
@@ -61,13 +61,7 @@ func (d *Driver) start(ctx context.Context, spec driver.Spec) (_ *sandbox, err e
 		return nil, err
 	}
 	s := &sandbox{driver: d, spec: spec, ids: i, gone: make(chan struct{})}
-	spawned := false
-	undo.Push("release ids", func(ctx context.Context) error {
-		if !spawned {
-			return i.release()
-		}
-		return s.releaseIDs(ctx)
-	})
+	undo.Push("release ids", s.releaseIDs)
 	s.group, err = host.New(d.parent(host), i.groupName(spec.ID), cgroup.Limits{
 		Memory: int64(spec.Limits.Memory), Processes: spec.Limits.Processes, CPUs: spec.Limits.CPUs,
 	})
@@ -81,7 +75,6 @@ func (d *Driver) start(ctx context.Context, spec driver.Spec) (_ *sandbox, err e
 	if err := s.spawn(&undo); err != nil {
 		return nil, err
 	}
-	spawned = true
 	if err := i.writeMaps(ctx, s.init.Pid); err != nil {
 		return nil, fmt.Errorf("map ids: %w", err)
 	}
@@ -111,7 +104,7 @@ func (s *sandbox) spawn(undo *cleanup.Stack) error {
 	defer null.Close()
 	cradle := -1
 	if f := s.group.Cradle(); f != nil {
-		cradle = fdOf(f)
+		cradle = wire.FD(f)
 	}
 	process, err := spawnInit(s.driver.cfg.Init, null, far, cradle)
 	if err != nil {
@@ -151,12 +144,7 @@ func (s *sandbox) sendSetup(ctx context.Context) error {
 		SingleID: s.ids.single, KeepOwner: s.ids.keepOwner, Inputs: spec.Inputs,
 		DiskBytes: int64(spec.Limits.Disk), DiskFiles: spec.Limits.Files,
 		Hostname: hostname, Filter: s.driver.filter, OpenFiles: uint64(spec.Limits.OpenFiles),
-		Landlock: landlockABI() > 0,
-	}
-	if !setup.Landlock && !s.driver.accepts("landlock") {
-		return glovebox.Errorf(glovebox.CodeUnavailable,
-			"boot a kernel with Landlock (lsm=…,landlock), or set drivers.process.accept: [landlock]",
-			"this kernel has no Landlock, the second fence on files")
+		Landlock: s.driver.abi() > 0,
 	}
 	for _, m := range spec.Root.Mounts {
 		setup.Mounts = append(setup.Mounts, wire.Mount(m))
@@ -188,29 +176,27 @@ func (s *sandbox) awaitReady(ctx context.Context) error {
 		return fmt.Errorf("build sandbox: %w", err)
 	}
 	if r.message.Ready == nil || len(r.files) != 1 {
-		closeFiles(r.files)
+		wire.CloseAll(r.files)
 		return errors.New("build sandbox: unexpected answer")
 	}
-	var st unix.Statfs_t
-	if err := unix.Fstatfs(fdOf(r.files[0]), &st); err != nil {
-		closeFiles(r.files)
-		return fmt.Errorf("measure workspace: %w", err)
+	st, err := measure(r.files[0])
+	if err != nil {
+		wire.CloseAll(r.files)
+		return err
 	}
 	s.data, s.landlock = r.files[0], r.message.Ready.LandlockABI
 	s.baseline = (int64(st.Blocks) - int64(st.Bfree)) * st.Bsize
 	return nil
 }
 
-func fdOf(f *os.File) int {
-	fd := -1
-	if raw, err := f.SyscallConn(); err == nil {
-		_ = raw.Control(func(n uintptr) { fd = int(n) })
+// checkMachine refuses what could not be given, before anything is made: a fence that the kernel lacks, and what a hard
+// limit of this process stands against.
+func (d *Driver) checkMachine(l glovebox.Limits) error {
+	if d.abi() == 0 && !d.accepts("landlock") {
+		return glovebox.Errorf(glovebox.CodeUnavailable,
+			"boot a kernel with Landlock (lsm=…,landlock), or set drivers.process.accept: [landlock]",
+			"this kernel has no Landlock, the second fence on files")
 	}
-	return fd
-}
-
-// checkLimits refuses what this process could not give its children: hard limits of its own that are below what was granted.
-func (d *Driver) checkLimits(l glovebox.Limits) error {
 	var own unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &own); err != nil {
 		return fmt.Errorf("read own limits: %w", err)

@@ -99,8 +99,8 @@ func TestVersion2Limits(t *testing.T) {
 		got[file] = f.file(t, "glovebox/run/run/"+file)
 	}
 	want := map[string]string{"memory.max": "67108864", "memory.swap.max": "0", "memory.oom.group": "1", "pids.max": "64",
-		"cpu.max": "150000 100000", "cpuset.cpus": formatCPUs(g.CPUs())}
-	if d := cmp.Diff(want, got); d != "" || len(g.CPUs()) != 2 {
+		"cpu.max": "150000 100000", "cpuset.cpus": formatCPUs(g.cpus)}
+	if d := cmp.Diff(want, got); d != "" || len(g.cpus) != 2 {
 		t.Errorf("files (-want +got):\n%s", d)
 	}
 	for _, dir := range []string{"", "glovebox/", "glovebox/run/"} {
@@ -276,7 +276,7 @@ func TestTakeSpreads(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer g.Close()
-		seen[formatCPUs(g.CPUs())] = true
+		seen[formatCPUs(g.cpus)] = true
 	}
 	if len(seen) != 4 {
 		t.Errorf("four runs of one CPU are on %v", seen)

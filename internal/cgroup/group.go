@@ -62,8 +62,8 @@ type Group struct {
 // parent is absolute; name is made of letters, digits, "_" and "-" and must be new (else code conflict).
 //
 // A run of fewer CPUs than the parent has is kept to ceil(CPUs) of them, the least taken ones, so that programs that count
-// CPUs see no more. Where the cpuset controller is missing that is left to the caller (see CPUs); memory, pids and cpu are
-// never done without: then the code is unavailable and the message says what is missing.
+// CPUs see no more. Where the cpuset controller is missing nothing keeps it to them; memory, pids and cpu are never done
+// without: then the code is unavailable and the message says what is missing.
 func (h *Host) New(parent, name string, limits Limits) (g *Group, err error) {
 	if err := limits.check(); err != nil {
 		return nil, err
@@ -217,10 +217,6 @@ func (g *Group) Delegate(uid, gid int) error {
 	}
 	return nil
 }
-
-// CPUs are the CPUs chosen for the run, ascending; nil when it may use all. They hold through the cpuset controller, if
-// Limits has a "cpuset"; else setting them as the affinity of the first process is the best there is.
-func (g *Group) CPUs() []int { return g.cpus }
 
 // limit writes the limits. New groups have no others, so a file whose default is right is not written.
 func (g *Group) limit(parent string, l Limits) error {

@@ -34,8 +34,8 @@ func TestJoin(t *testing.T) {
 			t.Errorf("not in %s%s:\n%s", want, testParent, out)
 		}
 	}
-	want1 := "Cpus_allowed_list:\t" + formatCPUs(g.CPUs()) + "\n"
-	if len(g.CPUs()) == 1 && !strings.Contains(out.String(), want1) {
+	want1 := "Cpus_allowed_list:\t" + formatCPUs(g.cpus) + "\n"
+	if len(g.cpus) == 1 && !strings.Contains(out.String(), want1) {
 		t.Errorf("want %q in\n%s", want1, out)
 	}
 	got, err := g.Limits()

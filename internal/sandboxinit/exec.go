@@ -135,7 +135,7 @@ func (s *sandbox) makePipes(stdin bool) (*pipes, error) {
 		p.stdio[0] = null
 	}
 	for _, f := range p.far {
-		if err := unix.SetNonblock(fdOf(f), true); err != nil {
+		if err := unix.SetNonblock(wire.FD(f), true); err != nil {
 			p.close()
 			return nil, err
 		}
@@ -157,14 +157,6 @@ func makePipe() (read, write *os.File, err error) {
 	return read, write, nil
 }
 
-func fdOf(f *os.File) int {
-	fd := -1
-	if raw, err := f.SyscallConn(); err == nil {
-		_ = raw.Control(func(n uintptr) { fd = int(n) })
-	}
-	return fd
-}
-
 func (s *sandbox) newChild(e *wire.Exec, p *pipes, cgroups []*os.File) *child {
 	c := &child{
 		dir: cstring(e.Dir), proc: s.proc, oomPath: cstring("self/oom_score_adj"), single: s.single,
@@ -176,14 +168,14 @@ func (s *sandbox) newChild(e *wire.Exec, p *pipes, cgroups []*os.File) *child {
 	}
 	// The streams move out of the way of 0, 1 and 2 by themselves: init never has those closed.
 	for i, f := range p.stdio {
-		c.stdio[i] = fdOf(f)
+		c.stdio[i] = wire.FD(f)
 	}
 	c.bornIn = -1
 	if e.BornIn {
-		c.bornIn, cgroups = fdOf(cgroups[0]), cgroups[1:]
+		c.bornIn, cgroups = wire.FD(cgroups[0]), cgroups[1:]
 	}
 	for _, f := range cgroups {
-		c.cgroups = append(c.cgroups, fdOf(f))
+		c.cgroups = append(c.cgroups, wire.FD(f))
 	}
 	filter := s.setup.Filter
 	c.filter = unix.SockFprog{
@@ -224,18 +216,14 @@ func cstrings(list [][]byte) []*byte {
 func (s *sandbox) facts(pid int) *wire.Started {
 	at := fmt.Sprintf("%d/", pid)
 	f := &wire.Started{
-		PID: pid, Status: s.readProc(at + "status"), Mounts: s.readProc(at + "mountinfo"),
-		Cgroup: s.readProc(at + "cgroup"), UIDMap: s.readProc(at + "uid_map"),
-		NS: map[string]string{}, Links: map[string]string{},
+		Status: s.readProc(at + "status"), Mounts: s.readProc(at + "mountinfo"), UIDMap: s.readProc(at + "uid_map"),
+		Namespaces: map[string]string{}, Interfaces: interfaces(s.readProc("self/net/dev")),
 	}
-	for _, name := range []string{"user", "mnt", "pid", "net", "ipc", "uts", "cgroup"} {
+	for _, kind := range wire.NamespaceKinds {
 		buf := make([]byte, 64)
-		if n, err := unix.Readlinkat(s.proc, at+"ns/"+name, buf); err == nil {
-			f.NS[name] = string(buf[:n])
+		if n, err := unix.Readlinkat(s.proc, at+"ns/"+kind, buf); err == nil {
+			f.Namespaces[kind] = string(buf[:n])
 		}
-	}
-	for _, name := range interfaces(s.readProc("self/net/dev")) {
-		f.Links[name] = ""
 	}
 	return f
 }

@@ -99,11 +99,7 @@ func (s *sandbox) ignoreSignals() {
 
 // serve answers one message. An error means that the socket is broken.
 func (s *sandbox) serve(m wire.Message, files []*os.File) error {
-	defer func() {
-		for _, f := range files {
-			f.Close()
-		}
-	}()
+	defer wire.CloseAll(files)
 	switch {
 	case m.Setup != nil:
 		if err := s.build(m.Setup, files); err != nil {

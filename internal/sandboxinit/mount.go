@@ -13,8 +13,11 @@ import (
 	"glovebox/internal/sandboxinit/wire"
 )
 
-// sealed are the attributes of everything the program sees of the host.
-const sealed = unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV
+// harmless are the attributes of every mount but those of devices, and sealed of everything the program sees of the host.
+const (
+	harmless = unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV
+	sealed   = harmless | unix.MOUNT_ATTR_RDONLY
+)
 
 // attached is a mount that waits to be placed.
 type attached struct {
@@ -155,18 +158,18 @@ func (s *sandbox) takeIDs() error {
 	if s.single {
 		return nil
 	}
-	// Of package syscall, since it does so for every thread, as the two below do.
+	// Package syscall changes every thread; x/sys drops groups for the calling one alone.
 	if err := syscall.Setgroups(nil); err != nil {
 		return step("drop groups", err)
 	}
-	if err := unix.Setresgid(0, 0, 0); err != nil {
+	if err := syscall.Setresgid(0, 0, 0); err != nil {
 		return step("take group id", err)
 	}
 	saved := 0
 	if s.setup.KeepOwner {
 		saved = -1
 	}
-	return step("take user id", unix.Setresuid(0, 0, saved))
+	return step("take user id", syscall.Setresuid(0, 0, saved))
 }
 
 // newFS makes a detached mount of a fresh file system.
@@ -195,7 +198,7 @@ func newFS(kind string, attr int, options ...string) (int, error) {
 
 // makeRoot makes the empty root and keeps it where the host's /tmp was, in this mount namespace only.
 func (s *sandbox) makeRoot() error {
-	fd, err := newFS("tmpfs", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV, "size=16m", "nr_inodes=4096", "mode=0755")
+	fd, err := newFS("tmpfs", harmless, "size=16m", "nr_inodes=4096", "mode=0755")
 	if err != nil {
 		return step("make root", err)
 	}
@@ -236,26 +239,28 @@ func (s *sandbox) folder(p string) error {
 // place attaches a mount to its target, which it makes if nothing is there.
 func (s *sandbox) place(m attached) error {
 	defer unix.Close(m.fd)
-	parent, kind := path.Dir(m.target), unix.O_PATH
 	if m.folder {
-		parent, kind = m.target, unix.O_PATH|unix.O_DIRECTORY
+		return s.attach(m.fd, m.target)
 	}
-	if err := s.folder(parent); err != nil {
+	if err := s.folder(path.Dir(m.target)); err != nil {
 		return err
 	}
-	if !m.folder {
-		made, err := s.inRoot(m.target, unix.O_CREAT|unix.O_RDONLY|unix.O_NOFOLLOW, 0o444)
-		if err != nil {
-			return err
-		}
-		unix.Close(made)
+	made, err := s.inRoot(m.target, unix.O_CREAT|unix.O_RDONLY|unix.O_NOFOLLOW, 0o444)
+	if err != nil {
+		return err
 	}
-	target, err := s.inRoot(m.target, kind, 0)
+	unix.Close(made)
+	return s.moveTo(m.fd, m.target, unix.O_PATH)
+}
+
+// moveTo attaches a mount to what is at a path of the root.
+func (s *sandbox) moveTo(fd int, p string, kind int) error {
+	target, err := s.inRoot(p, kind, 0)
 	if err != nil {
 		return err
 	}
 	defer unix.Close(target)
-	return unix.MoveMount(m.fd, "", target, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH)
+	return unix.MoveMount(fd, "", target, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH)
 }
 
 // fillRoot makes the links and small files of the image.
@@ -311,12 +316,7 @@ func (s *sandbox) attach(fd int, p string) error {
 	if err := s.folder(p); err != nil {
 		return err
 	}
-	target, err := s.inRoot(p, unix.O_PATH|unix.O_DIRECTORY, 0)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(target)
-	return unix.MoveMount(fd, "", target, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH)
+	return s.moveTo(fd, p, unix.O_PATH|unix.O_DIRECTORY)
 }
 
 // keepWritable returns a detached writable copy of an attached mount and makes the attached one read-only.
@@ -335,7 +335,6 @@ func keepWritable(fd int, attr uint64) (int, error) {
 // makeData makes the sandbox's own file system, whose size and inodes are the run's, and shows its folders where programs
 // write. The folders are separate mounts of one file system, so one limit holds for all of them.
 func (s *sandbox) makeData(files []*os.File) error {
-	const attr = unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV
 	var err error
 	if s.setup.DiskGiven {
 		if len(files) != 1 {
@@ -343,7 +342,7 @@ func (s *sandbox) makeData(files []*os.File) error {
 		}
 		s.data, err = unix.FcntlInt(files[0].Fd(), unix.F_DUPFD_CLOEXEC, 3)
 	} else {
-		s.data, err = newFS("tmpfs", attr, "size="+strconv.FormatInt(s.setup.DiskBytes, 10),
+		s.data, err = newFS("tmpfs", harmless, "size="+strconv.FormatInt(s.setup.DiskBytes, 10),
 			"nr_inodes="+strconv.FormatInt(s.setup.DiskFiles+dataInodes, 10), "mode=0755")
 	}
 	if err != nil {
@@ -381,7 +380,7 @@ func (s *sandbox) dataFolder(name, at string) error {
 	if err != nil {
 		return err
 	}
-	if err := setAttr(fd, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV, 0); err != nil {
+	if err := setAttr(fd, harmless, 0); err != nil {
 		return err
 	}
 	if at == "/outputs" {
@@ -394,14 +393,14 @@ func (s *sandbox) dataFolder(name, at string) error {
 
 // makeCode makes /code, which init fills and the program reads.
 func (s *sandbox) makeCode() error {
-	fd, err := newFS("tmpfs", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV, "size=64m", "nr_inodes=64", "mode=0755")
+	fd, err := newFS("tmpfs", harmless, "size=64m", "nr_inodes=64", "mode=0755")
 	if err != nil {
 		return step("make /code", err)
 	}
 	if err := s.attach(fd, "/code"); err != nil {
 		return step("attach /code", err)
 	}
-	s.code, err = keepWritable(fd, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV)
+	s.code, err = keepWritable(fd, harmless)
 	return step("seal /code", err)
 }
 

@@ -24,7 +24,7 @@ var (
 
 // makeProc mounts a fresh /proc, hides what is not the program's business and seals the rest.
 func (s *sandbox) makeProc() error {
-	const attr = unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOEXEC
+	const attr = harmless | unix.MOUNT_ATTR_NOEXEC
 	// Where init has another id than the program, the program does not even see it.
 	fd, err := newFS("proc", attr, "hidepid=2")
 	if err != nil {
@@ -157,7 +157,7 @@ func ioctlIfreq(fd int, request uintptr, req *unix.Ifreq) error {
 	return nil
 }
 
-// interfaces lists the network interfaces of the sandbox and their flags, as /proc/net/dev names them.
+// interfaces lists the network interfaces that /proc/net/dev names.
 func interfaces(dev string) []string {
 	var names []string
 	for line := range strings.Lines(dev) {

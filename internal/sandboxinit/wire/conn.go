@@ -52,7 +52,7 @@ func (c *Conn) Send(m Message, files ...*os.File) error {
 	head = append(head, byte(len(files)))
 	fds := make([]int, len(files))
 	for i, f := range files {
-		fds[i] = int(f.Fd())
+		fds[i] = FD(f)
 	}
 	c.send.Lock()
 	defer c.send.Unlock()
@@ -93,16 +93,16 @@ func (c *Conn) Receive() (Message, []*os.File, error) {
 	var m Message
 	n := binary.LittleEndian.Uint32(head)
 	if n > maxFrame || int(head[4]) != len(files) {
-		closeAll(files)
+		CloseAll(files)
 		return m, nil, fmt.Errorf("receive message: %d bytes and %d of %d descriptors", n, len(files), head[4])
 	}
 	body := make([]byte, n)
 	if _, err := io.ReadFull(c.sock, body); err != nil {
-		closeAll(files)
+		CloseAll(files)
 		return m, nil, fmt.Errorf("receive message: %w", err)
 	}
 	if err := json.Unmarshal(body, &m); err != nil {
-		closeAll(files)
+		CloseAll(files)
 		return m, nil, fmt.Errorf("decode message: %w", err)
 	}
 	return m, files, nil
@@ -128,11 +128,11 @@ func (c *Conn) receiveHead(head []byte) ([]*os.File, error) {
 		return nil, err
 	}
 	if n == 0 {
-		closeAll(files)
+		CloseAll(files)
 		return nil, io.EOF
 	}
 	if _, err := io.ReadFull(c.sock, head[n:]); err != nil {
-		closeAll(files)
+		CloseAll(files)
 		return nil, fmt.Errorf("receive message: %w", err)
 	}
 	return files, nil
@@ -147,7 +147,7 @@ func takeFiles(oob []byte) ([]*os.File, error) {
 	for i := range messages {
 		fds, err := unix.ParseUnixRights(&messages[i])
 		if err != nil {
-			closeAll(files)
+			CloseAll(files)
 			return nil, fmt.Errorf("receive descriptors: %w", err)
 		}
 		for _, fd := range fds {
@@ -157,7 +157,18 @@ func takeFiles(oob []byte) ([]*os.File, error) {
 	return files, nil
 }
 
-func closeAll(files []*os.File) {
+// FD is the number of an open file's descriptor, -1 for a closed one. Unlike the file's own method it leaves a non-blocking
+// file as it is.
+func FD(f *os.File) int {
+	fd := -1
+	if raw, err := f.SyscallConn(); err == nil {
+		_ = raw.Control(func(n uintptr) { fd = int(n) })
+	}
+	return fd
+}
+
+// CloseAll closes files that came with a message.
+func CloseAll(files []*os.File) {
 	for _, f := range files {
 		f.Close()
 	}

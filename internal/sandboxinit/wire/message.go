@@ -86,14 +86,16 @@ type Exec struct {
 // Started says that the program's process stands at the gate, one execve away from the program, with everything in force.
 // The fields are the kernel's own words about it.
 type Started struct {
-	PID    int               // inside
-	Status string            // /proc/PID/status
-	Mounts string            // /proc/PID/mountinfo
-	Cgroup string            // /proc/PID/cgroup
-	UIDMap string            // /proc/PID/uid_map
-	NS     map[string]string // link texts of /proc/PID/ns
-	Links  map[string]string // network interfaces inside → flags
+	Status     string            // /proc/PID/status
+	Mounts     string            // /proc/PID/mountinfo
+	UIDMap     string            // /proc/PID/uid_map
+	Namespaces map[string]string // the link texts of /proc/PID/ns, for each of NamespaceKinds
+	Interfaces []string          // the names in /proc/net/dev
 }
+
+// NamespaceKinds are the namespaces that a program has of its own, as /proc/PID/ns names them. They are constants in all but
+// form.
+var NamespaceKinds = [...]string{"cgroup", "ipc", "mnt", "net", "pid", "user", "uts"}
 
 // Go opens the gate.
 type Go struct{}
