@@ -59,7 +59,9 @@ func TestOutOfMemory(t *testing.T) {
 		t.Fatalf("ended with %v, want a kill; %s", err, out)
 	}
 	s, err := g.Sample()
-	if err != nil || s.OOMKills < 1 || s.OOMOutside != 0 || s.MemoryPeak < 60<<20 || s.MemoryPeak > 64<<20 || s.CPU <= 0 {
+	// Charges that must not fail, such as a dying process's page tables, pass the limit by some pages.
+	const forced = 1 << 20
+	if err != nil || s.OOMKills < 1 || s.OOMOutside != 0 || s.MemoryPeak < 60<<20 || s.MemoryPeak > 64<<20+forced || s.CPU <= 0 {
 		t.Errorf("sample %+v, %v", s, err)
 	}
 }
