@@ -1,13 +1,11 @@
 package cgroup
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"math"
-	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -15,22 +13,19 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"glovebox/internal/kernelfile"
 )
 
 // read returns the text of a small control file.
 func read(dir, file string) (string, error) {
-	b, err := os.ReadFile(filepath.Join(dir, file))
-	return string(bytes.TrimSpace(b)), err
+	text, err := kernelfile.Read(filepath.Join(dir, file))
+	return strings.TrimSpace(text), err
 }
 
-// write gives a control file a value in one write, as the kernel wants it. The file must exist.
+// write gives a control file a value. The file must exist.
 func write(dir, file, value string) error {
-	f, err := os.OpenFile(filepath.Join(dir, file), os.O_WRONLY, 0)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	if _, err := f.WriteString(value); err != nil {
+	if err := kernelfile.Write(filepath.Join(dir, file), value); err != nil {
 		return fmt.Errorf("value %q: %w", value, err)
 	}
 	return nil

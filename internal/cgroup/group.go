@@ -14,6 +14,7 @@ import (
 	"syscall"
 
 	"glovebox"
+	"glovebox/internal/kernelfile"
 )
 
 // Limits bound a group. All are needed.
@@ -54,8 +55,8 @@ type Group struct {
 	tasks   []*os.File
 	unified *os.File
 	cradle  *os.File
-	meters  map[string]*os.File // open counters by place and name; nil for one that is not there
-	ended   bool                // descriptors are closed, CPUs given back
+	meters  map[string]*kernelfile.File // open counters by place and name; nil for one that is not there
+	ended   bool                        // descriptors are closed, CPUs given back
 }
 
 // New makes the group parent/name in every hierarchy in use and sets the limits. On error nothing is left, save the parent.
@@ -77,7 +78,7 @@ func (h *Host) New(parent, name string, limits Limits) (g *Group, err error) {
 	if err := h.complete(parent); err != nil {
 		return nil, err
 	}
-	g = &Group{host: h, memory: limits.Memory, dirs: map[place]string{}, meters: map[string]*os.File{}}
+	g = &Group{host: h, memory: limits.Memory, dirs: map[place]string{}, meters: map[string]*kernelfile.File{}}
 	defer func() {
 		if err == nil {
 			return

@@ -11,6 +11,8 @@ import (
 	"sync"
 
 	"github.com/moby/sys/mountinfo"
+
+	"glovebox/internal/kernelfile"
 )
 
 // Host is what a machine offers: its hierarchies and which controller is in which. Make one with Detect.
@@ -38,17 +40,15 @@ func controllers() []string { return []string{"memory", "pids", "cpu", "cpuacct"
 // Detect looks at what is mounted at root and below, "/sys/fs/cgroup" on almost every machine. It fails when it cannot
 // tell or when there is nothing.
 func Detect(root string) (*Host, error) {
-	mounts, err := os.Open("/proc/self/mountinfo")
+	mounts, err := kernelfile.Read("/proc/self/mountinfo")
 	if err != nil {
 		return nil, fmt.Errorf("find control groups: %w", err)
 	}
-	defer mounts.Close()
-	membership, err := os.Open("/proc/self/cgroup")
+	membership, err := kernelfile.Read("/proc/self/cgroup")
 	if err != nil {
 		return nil, fmt.Errorf("find control groups: %w", err)
 	}
-	defer membership.Close()
-	return detect(root, mounts, membership)
+	return detect(root, strings.NewReader(mounts), strings.NewReader(membership))
 }
 
 // detect is Detect for any mount table and membership.

@@ -3,7 +3,6 @@ package cgroup
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"math"
 	"os"
@@ -11,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"glovebox/internal/kernelfile"
 )
 
 // Sample is a reading of a group's counters. A field below zero is unknown on this kernel.
@@ -133,7 +134,7 @@ func (r *reader) text(p place, file string) (string, bool) {
 	f, opened := r.g.meters[path]
 	if !opened {
 		var err error
-		if f, err = os.Open(path); err != nil {
+		if f, err = kernelfile.Open(path); err != nil {
 			if !errors.Is(err, fs.ErrNotExist) {
 				r.err = errors.Join(r.err, fmt.Errorf("sample control group: %w", err))
 				return "", false
@@ -145,13 +146,12 @@ func (r *reader) text(p place, file string) (string, bool) {
 	if f == nil {
 		return "", false
 	}
-	var b [4096]byte
-	n, err := f.ReadAt(b[:], 0)
-	if err != nil && err != io.EOF {
+	text, err := f.Read()
+	if err != nil {
 		r.err = errors.Join(r.err, fmt.Errorf("sample control group: %w", err))
 		return "", false
 	}
-	return string(b[:n]), true
+	return text, true
 }
 
 // Limits are the limits in force, read back from the kernel: "memory" and "swap" in bytes, "pids", "cpu" in CPUs, "cpuset"
