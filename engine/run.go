@@ -63,9 +63,6 @@ func (e *Engine) Run(ctx context.Context, who glovebox.Principal, req glovebox.R
 			e.cfg.Log.Error("run.cleanup", "id", r.id, "err", err)
 		}
 	})
-	if r.trace != nil {
-		e.busy.Go(e.tend)
-	}
 	if err != nil {
 		return nil, publicError(err)
 	}
@@ -94,6 +91,7 @@ func (r *run) run(ctx context.Context) (*glovebox.Result, error) {
 	if !recorded {
 		return nil, err
 	}
+	r.busy.Go(r.tend) // beside the program, where nobody waits for it
 	var f facts
 	if err == nil {
 		f, err = r.watch(ctx)

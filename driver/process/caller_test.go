@@ -4,9 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
+	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -37,6 +41,49 @@ func TestCallerLeavesNoTrace(t *testing.T) {
 	got := strings.ReplaceAll(r.output(t), "\n", " ")
 	want := fmt.Sprintf("sandbox 644 755 755 755 755 unlimited 70000000 %d ", min(2, cpus(t)))
 	if got != want {
+		t.Errorf("inside: %q, want %q", got, want)
+	}
+}
+
+// TestCallerHandsDownNoRank starts sandboxes from a thread with real-time scheduling, a better priority than others, I/O
+// before others and a memory layout that is not random: the program has none of it, and its CPU time has its limit.
+func TestCallerHandsDownNoRank(t *testing.T) {
+	needRoot(t)
+	cmd := exec.Command("/proc/self/exe", "-test.run=^TestRankHelper$", "-test.v")
+	cmd.Env = append(os.Environ(), "GLOVEBOX_TEST_RANK=1", "GLOVEBOX_TEST_ROOT=1")
+	out, err := cmd.CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "--- PASS: TestRankHelper") {
+		t.Fatalf("%v\n%s", err, out)
+	}
+}
+
+// TestRankHelper is the caller of TestCallerHandsDownNoRank, in a process of its own.
+func TestRankHelper(t *testing.T) {
+	if os.Getenv("GLOVEBOX_TEST_RANK") == "" {
+		return
+	}
+	runtime.LockOSThread() // never unlocked: the thread ends with the test
+	const personalityNoRandom = 0x0040000
+	if _, _, e := unix.Syscall(unix.SYS_PERSONALITY, personalityNoRandom, 0, 0); e != 0 {
+		t.Fatal(e)
+	}
+	if err := unix.Setpriority(unix.PRIO_PROCESS, 0, -10); err != nil {
+		t.Fatal(err)
+	}
+	const first = 1<<13 | 1 // IOPRIO_CLASS_RT, level 1
+	if _, _, e := unix.Syscall(unix.SYS_IOPRIO_SET, 1, 0, first); e != 0 {
+		t.Fatal(e)
+	}
+	priority := int32(10)
+	if _, _, e := unix.Syscall(unix.SYS_SCHED_SETSCHEDULER, 0, unix.SCHED_FIFO, uintptr(unsafe.Pointer(&priority))); e != 0 {
+		t.Fatal(e)
+	}
+	r := start(t, newDriver(t), limits(), `
+		set -- $(cat /proc/self/stat); echo nice ${19} priority ${40} policy ${41}
+		cat /proc/self/personality; ionice; for i in 1 2 3 4 5 6; do sed -n 's/-.*heap.*//p' /proc/self/maps; done | sort -u | wc -l`)
+	got := strings.Fields(r.output(t))
+	want := strings.Fields("nice 0 priority 0 policy 0 00000000 none: prio 0 6")
+	if !slices.Equal(got, want) {
 		t.Errorf("inside: %q, want %q", got, want)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -24,6 +25,7 @@ type process struct {
 	stdin          *os.File // nil when standard input is empty
 	posture        glovebox.Posture
 
+	dead   atomic.Bool // the whole tree, once Kill has confirmed it
 	exited chan struct{}
 	exit   driver.Exit // guarded by sandbox.mu until exited is closed
 	ended  bool
@@ -73,6 +75,7 @@ func (p *process) Kill(ctx context.Context) error {
 	err := p.sandbox.group.Kill(ctx)
 	if err == nil {
 		p.awaitReaped(ctx)
+		p.dead.Store(true)
 		return nil
 	}
 	ctx, cancel := undoContext(ctx)
@@ -80,7 +83,16 @@ func (p *process) Kill(ctx context.Context) error {
 	if initErr := p.sandbox.endInit(ctx); initErr != nil {
 		return errors.Join(err, initErr)
 	}
+	p.dead.Store(true)
 	return nil
+}
+
+// killOnce is Kill unless that has been confirmed.
+func (p *process) killOnce(ctx context.Context) error {
+	if p.dead.Load() {
+		return nil
+	}
+	return p.sandbox.group.Kill(ctx)
 }
 
 // abort ends a program that was not let go.

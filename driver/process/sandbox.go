@@ -25,7 +25,7 @@ type sandbox struct {
 	ids      *ids
 	group    *cgroup.Group
 	conn     *wire.Conn // the lifeline
-	init     *os.Process
+	init     *initProcess
 	gone     chan struct{} // closed when init has been reaped, and so everything inside is dead
 	data     *os.File
 	baseline int64 // bytes of data in use before the program
@@ -64,7 +64,7 @@ func (s *sandbox) listen() {
 		default:
 			// An answer that nobody asked for: init is not what it was.
 			wire.CloseAll(files)
-			_ = s.init.Kill()
+			_ = s.init.kill()
 		}
 	}
 	s.end(driver.Exit{Lost: true})
@@ -115,7 +115,7 @@ func (s *sandbox) ask(ctx context.Context, m wire.Message, files ...*os.File) (r
 	r, err := s.await(ctx)
 	if err != nil && ctx.Err() != nil {
 		s.silent = true
-		_ = s.init.Kill()
+		_ = s.init.kill()
 	}
 	return r, err
 }
@@ -201,8 +201,8 @@ func freeOnDisk(use driver.DiskUse, limit int64) int64 {
 
 // endInit ends init, and with it everything in its process namespace, and waits until the kernel says so.
 func (s *sandbox) endInit(ctx context.Context) error {
-	if err := s.init.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		return fmt.Errorf("end init: %w", err)
+	if err := s.init.kill(); err != nil {
+		return err
 	}
 	select {
 	case <-s.gone:
@@ -218,18 +218,25 @@ func (s *sandbox) Close(ctx context.Context) error {
 	return s.closed
 }
 
+// close ends what there is of a sandbox, whose making may have failed half way.
 func (s *sandbox) close(ctx context.Context) error {
 	var undo cleanup.Stack
 	undo.Push("release ids", s.releaseIDs)
-	undo.Push("remove control groups", s.group.Remove)
-	undo.Push("close workspace", func(context.Context) error { return s.data.Close() })
-	undo.Push("close lifeline", s.hangUp)
-	undo.Push("end init", s.endInit)
-	undo.Push("end program", s.group.Kill)
+	if s.group != nil {
+		undo.Push("remove control groups", s.group.Remove)
+	}
+	if s.data != nil {
+		undo.Push("close workspace", func(context.Context) error { return s.data.Close() })
+	}
+	if s.init != nil {
+		undo.Push("close lifeline", s.hangUp)
+		undo.Push("end init", s.endInit)
+	}
 	s.mu.Lock()
 	p := s.current
 	s.mu.Unlock()
 	if p != nil {
+		undo.Push("end program", p.killOnce)
 		undo.Push("close streams", func(context.Context) error { return p.closeStreams() })
 	}
 	return undo.Run(ctx)

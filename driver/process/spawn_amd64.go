@@ -1,6 +1,7 @@
 package process
 
 import (
+	"errors"
 	"os"
 	"runtime"
 	"syscall"
@@ -19,6 +20,8 @@ type newborn struct {
 	argv, env [2]*byte
 	null, far uintptr // above the standard descriptors
 	clone     rawfork.CloneArgs
+	pidfd     int32
+	ordinary  int32 // struct sched_param: the priority of SCHED_OTHER, 0
 	header    unix.CapUserHeader
 	caps      [2]unix.CapUserData
 	errno     syscall.Errno
@@ -28,7 +31,7 @@ type newborn struct {
 // control socket and nothing else of ours. The large process that this is part of is not copied for it: package os would
 // copy the page tables as soon as a user namespace is asked for, which costs milliseconds and every page of ours a fault
 // later.
-func spawnInit(path string, null, far *os.File, cradle int) (*os.Process, error) {
+func spawnInit(path string, null, far *os.File, cradle int) (*initProcess, error) {
 	name, err := unix.BytePtrFromString(path)
 	if err != nil {
 		return nil, err
@@ -36,7 +39,7 @@ func spawnInit(path string, null, far *os.File, cradle int) (*os.Process, error)
 	n := &newborn{
 		path: name, dir: unsafe.StringData("/\x00"), argv: [2]*byte{unsafe.StringData("glovebox-init\x00")},
 		clone: rawfork.CloneArgs{
-			Flags: namespaces | unix.CLONE_VFORK | unix.CLONE_VM, ExitSignal: uint64(syscall.SIGCHLD),
+			Flags: namespaces | unix.CLONE_VFORK | unix.CLONE_VM | unix.CLONE_PIDFD, ExitSignal: uint64(syscall.SIGCHLD),
 		},
 		header: unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3},
 	}
@@ -69,23 +72,21 @@ func spawnInit(path string, null, far *os.File, cradle int) (*os.Process, error)
 	if errno != 0 {
 		return nil, os.NewSyscallError("clone3", errno)
 	}
-	if n.errno != 0 {
-		// A child that could not become init has ended.
-		var status syscall.WaitStatus
-		for {
-			if _, err := syscall.Wait4(pid, &status, 0, nil); err != syscall.EINTR {
-				break
-			}
-		}
-		return nil, os.NewSyscallError("execve", n.errno)
+	p, err := holdInit(pid, int(n.pidfd))
+	if n.errno == 0 {
+		return p, err
+	} else if err != nil {
+		return nil, err
 	}
-	return os.FindProcess(pid)
+	// A child that could not become init has ended.
+	return nil, errors.Join(os.NewSyscallError("execve", n.errno), p.wait())
 }
 
 //go:norace
 //go:nosplit
 //go:noinline
 func (n *newborn) fork() (int, syscall.Errno) {
+	n.clone.PidFD = uint64(uintptr(unsafe.Pointer(&n.pidfd))) // here, where the stack does not move
 	rawfork.Before()
 	pid, errno := rawfork.Vfork(&n.clone, unsafe.Sizeof(n.clone))
 	if errno != 0 || pid != 0 {
@@ -99,12 +100,50 @@ func (n *newborn) fork() (int, syscall.Errno) {
 	}
 }
 
+// forgetCaller drops what a process hands down of how it was started itself and the program must not have: real-time
+// scheduling, which knows no limit of CPU bandwidth (and which a control group may refuse), a better priority than others,
+// and a personality, which may switch the random layout of memory off.
+//
+//go:norace
+//go:nosplit
+func (n *newborn) forgetCaller() syscall.Errno {
+	policy, _, e := syscall.RawSyscall(syscall.SYS_SCHED_GETSCHEDULER, 0, 0, 0)
+	if e == 0 && policy&^schedResetOnFork != unix.SCHED_NORMAL && policy&^schedResetOnFork != unix.SCHED_BATCH &&
+		policy&^schedResetOnFork != unix.SCHED_IDLE {
+		_, _, e = syscall.RawSyscall(syscall.SYS_SCHED_SETSCHEDULER, 0, unix.SCHED_NORMAL, uintptr(unsafe.Pointer(&n.ordinary)))
+	}
+	if e != 0 {
+		return e
+	}
+	// The call returns 20 less the nice value, so that no result looks like an error (getpriority(2)).
+	if nice, _, e := syscall.RawSyscall(syscall.SYS_GETPRIORITY, unix.PRIO_PROCESS, 0, 0); e != 0 {
+		return e
+	} else if nice > 20 {
+		if _, _, e := syscall.RawSyscall(syscall.SYS_SETPRIORITY, unix.PRIO_PROCESS, 0, 0); e != 0 {
+			return e
+		}
+	}
+	if _, _, e := syscall.RawSyscall(unix.SYS_IOPRIO_SET, ioprioWhoProcess, 0, 0); e != 0 {
+		return e
+	}
+	_, _, e = syscall.RawSyscall(syscall.SYS_PERSONALITY, 0, 0, 0)
+	return e
+}
+
+const (
+	schedResetOnFork = 0x40000000 // a flag among the policies (sched(7))
+	ioprioWhoProcess = 1          // ioprio_set(2)
+)
+
 // become turns the child into init. It returns only if it could not.
 //
 //go:norace
 //go:nosplit
 func (n *newborn) become() syscall.Errno {
 	if _, _, e := syscall.RawSyscall(syscall.SYS_SETSID, 0, 0, 0); e != 0 {
+		return e
+	}
+	if e := n.forgetCaller(); e != 0 {
 		return e
 	}
 	// Init keeps these over the execve although no id is mapped yet; the new user namespace gave it all.

@@ -8,6 +8,6 @@ import (
 )
 
 // spawnInit is for amd64 alone; New refuses other machines by name before anything gets here.
-func spawnInit(string, *os.File, *os.File, int) (*os.Process, error) {
+func spawnInit(string, *os.File, *os.File, int) (*initProcess, error) {
 	return nil, errors.ErrUnsupported
 }

@@ -12,7 +12,6 @@ import (
 	"glovebox"
 	"glovebox/driver"
 	"glovebox/internal/cgroup"
-	"glovebox/internal/cleanup"
 	"glovebox/internal/sandboxinit/wire"
 )
 
@@ -38,60 +37,65 @@ var initCapabilities = []uintptr{
 	unix.CAP_SYS_CHROOT, unix.CAP_SYS_NICE, // pivot_root; oom score
 }
 
-func (d *Driver) start(ctx context.Context, spec driver.Spec) (_ *sandbox, err error) {
+func (d *Driver) start(ctx context.Context, spec driver.Spec) (*sandbox, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, errors.New("the sandbox did not start in 30 s"))
 	defer cancel()
 	if err := d.checkMachine(spec.Limits); err != nil {
 		return nil, err
-	}
-	var undo cleanup.Stack
-	defer func() {
-		if err != nil {
-			ctx, cancel := undoContext(ctx)
-			defer cancel()
-			err = errors.Join(err, undo.Run(ctx))
-		}
-	}()
-	host, err := d.host()
-	if err != nil {
-		return nil, fmt.Errorf("find control groups: %w", err)
 	}
 	i, err := d.takeIDs()
 	if err != nil {
 		return nil, err
 	}
 	s := &sandbox{driver: d, spec: spec, ids: i, gone: make(chan struct{})}
-	undo.Push("release ids", s.releaseIDs)
-	s.group, err = host.New(d.parent(host), i.groupName(spec.ID), cgroup.Limits{
-		Memory: int64(spec.Limits.Memory), Processes: spec.Limits.Processes, CPUs: spec.Limits.CPUs,
-	})
-	if err != nil {
-		return nil, fmt.Errorf("make control groups: %w", err)
+	if err := s.start(ctx); err != nil {
+		return nil, errors.Join(err, s.abandon(ctx))
 	}
-	undo.Push("remove control groups", s.group.Remove)
-	if err := s.group.Delegate(int(i.init), int(i.init)); err != nil {
-		return nil, fmt.Errorf("make control groups: %w", err)
-	}
-	if err := s.spawn(&undo); err != nil {
-		return nil, err
-	}
-	if err := i.writeMaps(ctx, s.init.Pid); err != nil {
-		return nil, fmt.Errorf("map ids: %w", err)
-	}
-	if err := s.sendSetup(ctx); err != nil {
-		return nil, err
-	}
-	// While init builds the root. What cannot be swept now will be at a later start.
-	d.swept.Do(func() { _ = d.sweep(host) })
-	if err := s.awaitReady(ctx); err != nil {
-		return nil, err
-	}
-	undo.Release()
 	return s, nil
 }
 
+// start makes the control groups and starts init in its namespaces, then tells it what to build and sets the limits
+// meanwhile.
+func (s *sandbox) start(ctx context.Context) error {
+	host, err := s.driver.host()
+	if err != nil {
+		return fmt.Errorf("find control groups: %w", err)
+	}
+	if s.group, err = host.New(s.driver.parent(host), s.ids.groupName(s.spec.ID)); err != nil {
+		return fmt.Errorf("make control groups: %w", err)
+	}
+	if err := s.group.Delegate(int(s.ids.init), int(s.ids.init)); err != nil {
+		return fmt.Errorf("make control groups: %w", err)
+	}
+	if err := s.spawn(); err != nil {
+		return err
+	}
+	if err := s.ids.writeMaps(ctx, s.init.pid); err != nil {
+		return fmt.Errorf("map ids: %w", err)
+	}
+	if err := s.sendSetup(ctx); err != nil {
+		return err
+	}
+	limits := s.spec.Limits
+	if err := s.group.Limit(cgroup.Limits{
+		Memory: int64(limits.Memory), Processes: limits.Processes, CPUs: limits.CPUs,
+	}); err != nil {
+		return fmt.Errorf("make control groups: %w", err)
+	}
+	// What cannot be swept now will be at a later start.
+	s.driver.swept.Do(func() { _ = s.driver.sweep(host) })
+	return s.awaitReady(ctx)
+}
+
+// abandon closes a sandbox that could not be made.
+func (s *sandbox) abandon(ctx context.Context) error {
+	ctx, cancel := undoContext(ctx)
+	defer cancel()
+	return s.Close(ctx)
+}
+
 // spawn starts init in its namespaces, waiting to be told what to build.
-func (s *sandbox) spawn(undo *cleanup.Stack) error {
+func (s *sandbox) spawn() error {
 	conn, far, err := wire.Pair()
 	if err != nil {
 		return err
@@ -106,20 +110,19 @@ func (s *sandbox) spawn(undo *cleanup.Stack) error {
 	if f := s.group.Cradle(); f != nil {
 		cradle = wire.FD(f)
 	}
-	process, err := spawnInit(s.driver.cfg.Init, null, far, cradle)
+	started, err := spawnInit(s.driver.cfg.Init, null, far, cradle)
 	if err != nil {
 		return errors.Join(explainSpawn(err), conn.Close())
 	}
-	s.conn, s.init = conn, process
+	s.conn, s.init = conn, started
 	s.replies, s.lost = make(chan reply, 1), make(chan struct{})
 	go func() {
-		defer close(s.gone)
-		// The state says nothing that matters: init's end is the sandbox's, however it came.
-		_, _ = process.Wait()
+		// An init that cannot be waited for counts as alive: its ids stay taken.
+		if started.wait() == nil {
+			close(s.gone)
+		}
 	}()
 	go s.listen()
-	undo.Push("close lifeline", s.hangUp)
-	undo.Push("end init", s.endInit)
 	return nil
 }
 

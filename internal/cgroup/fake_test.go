@@ -89,7 +89,7 @@ func TestVersion2Limits(t *testing.T) {
 	if f.Mode() != "v2" || f.own != "/user.slice/x.scope" {
 		t.Errorf("mode %s, own group %s", f.Mode(), f.own)
 	}
-	g, err := f.New("/glovebox", "run", Limits{Memory: 64 << 20, Processes: 64, CPUs: 1.5})
+	g, err := limited(f.Host, "/glovebox", "run", Limits{Memory: 64 << 20, Processes: 64, CPUs: 1.5})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,7 +117,7 @@ func TestVersion2Limits(t *testing.T) {
 
 func TestVersion2Sample(t *testing.T) {
 	f := newFake(t)
-	g, err := f.New("/glovebox", "run", small())
+	g, err := limited(f.Host, "/glovebox", "run", small())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -167,7 +167,7 @@ func TestVersion2Missing(t *testing.T) {
 			if !c.swap {
 				put(t, f.swaps, "Filename Type\n")
 			}
-			g, err := f.New("/glovebox", "run", small())
+			g, err := limited(f.Host, "/glovebox", "run", small())
 			if c.code != "" {
 				var e *glovebox.Error
 				if !errors.As(err, &e) || e.Code != c.code || e.Fix == "" || g != nil {
@@ -194,7 +194,7 @@ func TestVersion2NotHandedDown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := h.New("/glovebox", "run", small()); !isCode(err, glovebox.CodeUnavailable) {
+	if _, err := limited(h, "/glovebox", "run", small()); !isCode(err, glovebox.CodeUnavailable) {
 		t.Errorf("without the cpu controller: %v", err)
 	}
 	for _, x := range h.Controls("/glovebox") {
@@ -205,29 +205,47 @@ func TestVersion2NotHandedDown(t *testing.T) {
 	}
 }
 
-func TestNewRefuses(t *testing.T) {
+func TestLimitRefuses(t *testing.T) {
 	nan := 0.0
 	nan /= nan
-	for name, c := range map[string]struct {
-		parent, name string
-		limits       Limits
-	}{
-		"relative parent":  {"glovebox", "run", small()},
-		"parent climbs":    {"/a/../b", "run", small()},
-		"parent is top":    {"/", "run", small()},
-		"name climbs":      {"/glovebox", "..", small()},
-		"name with slash":  {"/glovebox", "a/b", small()},
-		"no name":          {"/glovebox", "", small()},
-		"name with NUL":    {"/glovebox", "a\x00", small()},
-		"no memory":        {"/glovebox", "run", Limits{0, 1, 1}},
-		"negative memory":  {"/glovebox", "run", Limits{-1, 1, 1}},
-		"no processes":     {"/glovebox", "run", Limits{1 << 30, 0, 1}},
-		"no CPU":           {"/glovebox", "run", Limits{1 << 30, 1, 0}},
-		"CPU not a number": {"/glovebox", "run", Limits{1 << 30, 1, nan}},
-		"too many CPUs":    {"/glovebox", "run", Limits{1 << 30, 1, 1e18}},
+	for name, l := range map[string]Limits{
+		"no memory":        {0, 1, 1},
+		"negative memory":  {-1, 1, 1},
+		"no processes":     {1 << 30, 0, 1},
+		"no CPU":           {1 << 30, 1, 0},
+		"CPU not a number": {1 << 30, 1, nan},
+		"too many CPUs":    {1 << 30, 1, 1e18},
 	} {
 		f := newFake(t)
-		if _, err := f.New(c.parent, c.name, c.limits); !isCode(err, glovebox.CodeInvalid) {
+		g, err := f.New("/glovebox", "run")
+		if err != nil {
+			t.Fatal(err)
+		}
+		before := f.file(t, "glovebox/run/run/memory.max")
+		if err := g.Limit(l); !isCode(err, glovebox.CodeInvalid) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if after := f.file(t, "glovebox/run/run/memory.max"); after != before {
+			t.Errorf("%s: memory was limited to %s", name, after)
+		}
+		g.Close()
+	}
+}
+
+func TestNewRefuses(t *testing.T) {
+	for name, c := range map[string]struct {
+		parent, name string
+	}{
+		"relative parent": {"glovebox", "run"},
+		"parent climbs":   {"/a/../b", "run"},
+		"parent is top":   {"/", "run"},
+		"name climbs":     {"/glovebox", ".."},
+		"name with slash": {"/glovebox", "a/b"},
+		"no name":         {"/glovebox", ""},
+		"name with NUL":   {"/glovebox", "a\x00"},
+	} {
+		f := newFake(t)
+		if _, err := f.New(c.parent, c.name); !isCode(err, glovebox.CodeInvalid) {
 			t.Errorf("%s: %v", name, err)
 		}
 		if _, err := os.Stat(f.root + "/glovebox/run"); !errors.Is(err, fs.ErrNotExist) {
@@ -271,7 +289,7 @@ func TestTakeSpreads(t *testing.T) {
 	f := newFake(t)
 	seen := map[string]bool{}
 	for _, name := range []string{"a", "b", "c", "d"} {
-		g, err := f.New("/glovebox", name, small())
+		g, err := limited(f.Host, "/glovebox", name, small())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -42,10 +42,11 @@ func (l Limits) check() error {
 
 // Group is the control groups of one run. Remove it at the end, or at least Close it.
 type Group struct {
-	host  *Host
-	dirs  map[place]string
-	order []place // the killing one first, then in the order of making
-	cpus  []int
+	host   *Host
+	parent string
+	dirs   map[place]string
+	order  []place // the killing one first, then in the order of making
+	cpus   []int
 	// memory is the limit as the kernel was given it, in bytes.
 	memory int64
 
@@ -59,16 +60,10 @@ type Group struct {
 	ended   bool                        // descriptors are closed, CPUs given back
 }
 
-// New makes the group parent/name in every hierarchy in use and sets the limits. On error nothing is left, save the parent.
-// parent is absolute; name is made of letters, digits, "_" and "-" and must be new (else code conflict).
-//
-// A run of fewer CPUs than the parent has is kept to ceil(CPUs) of them, the least taken ones, so that programs that count
-// CPUs see no more. Where the cpuset controller is missing nothing keeps it to them; memory, pids and cpu are never done
-// without: then the code is unavailable and the message says what is missing.
-func (h *Host) New(parent, name string, limits Limits) (g *Group, err error) {
-	if err := limits.check(); err != nil {
-		return nil, err
-	}
+// New makes the group parent/name in every hierarchy in use, without limits yet. On error nothing is left, save the parent.
+// parent is absolute; name is made of letters, digits, "_" and "-" and must be new (else code conflict). Memory, pids and
+// cpu are never done without: where one is missing the code is unavailable and the message says so.
+func (h *Host) New(parent, name string) (g *Group, err error) {
 	if err := checkParent(parent); err != nil {
 		return nil, err
 	}
@@ -78,7 +73,7 @@ func (h *Host) New(parent, name string, limits Limits) (g *Group, err error) {
 	if err := h.complete(parent); err != nil {
 		return nil, err
 	}
-	g = &Group{host: h, memory: limits.Memory, dirs: map[place]string{}, meters: map[string]*kernelfile.File{}}
+	g = &Group{host: h, parent: parent, dirs: map[place]string{}, meters: map[string]*kernelfile.File{}}
 	defer func() {
 		if err == nil {
 			return
@@ -111,10 +106,22 @@ func (h *Host) New(parent, name string, limits Limits) (g *Group, err error) {
 		g.dirs[p] = dir
 		g.order = append(g.order, p)
 	}
-	if err := g.limit(parent, limits); err != nil {
-		return g, fmt.Errorf("limit control group: %w", err)
-	}
 	return g, g.open()
+}
+
+// Limit sets the limits, once, before anything of the run's joins.
+//
+// A run of fewer CPUs than the parent has is kept to ceil(CPUs) of them, the least taken ones, so that programs that count
+// CPUs see no more. Where the cpuset controller is missing nothing keeps it to them.
+func (g *Group) Limit(l Limits) error {
+	if err := l.check(); err != nil {
+		return err
+	}
+	g.memory = l.Memory
+	if err := g.limit(l); err != nil {
+		return g.host.explain(g.parent, fmt.Errorf("limit control group: %w", err))
+	}
+	return nil
 }
 
 // goodName reports whether a name is made of letters, digits, "_" and "-". (An expression would be compiled at every start
@@ -220,7 +227,7 @@ func (g *Group) Delegate(uid, gid int) error {
 }
 
 // limit writes the limits. New groups have no others, so a file whose default is right is not written.
-func (g *Group) limit(parent string, l Limits) error {
+func (g *Group) limit(l Limits) error {
 	memory, pids, cpu := g.host.places["memory"], g.host.places["pids"], g.host.places["cpu"]
 	if err := g.limitMemory(memory, l.Memory); err != nil {
 		return err
@@ -236,7 +243,7 @@ func (g *Group) limit(parent string, l Limits) error {
 	if err := write(g.dirs[cpu], file, quota); err != nil {
 		return err
 	}
-	return g.limitCPUs(parent, int(math.Ceil(l.CPUs)))
+	return g.limitCPUs(int(math.Ceil(l.CPUs)))
 }
 
 // socketBytes bounds what may lie in the TCP sockets of a run on version 1.

@@ -50,9 +50,25 @@ var testParent = "/glovebox-test-" + strconv.Itoa(os.Getpid())
 
 func small() Limits { return Limits{Memory: 64 << 20, Processes: 64, CPUs: 1} }
 
+// limited makes a group with limits.
+func limited(h *Host, parent, name string, l Limits) (*Group, error) {
+	g, err := h.New(parent, name)
+	if err != nil {
+		return nil, err
+	}
+	if err := g.Limit(l); err != nil {
+		g.Close()
+		for _, dir := range g.folders() {
+			os.RemoveAll(dir) // of a fake tree
+		}
+		return nil, err
+	}
+	return g, nil
+}
+
 func newGroup(t testing.TB, h *Host, l Limits) *Group {
 	t.Helper()
-	g, err := h.New(testParent, "run", l)
+	g, err := limited(h, testParent, "run", l)
 	if err != nil {
 		t.Fatal(err)
 	}

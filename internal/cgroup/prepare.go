@@ -131,9 +131,9 @@ func stepAside(dir string) error {
 }
 
 // limitCPUs keeps the group to n CPUs, if the parent has more.
-func (g *Group) limitCPUs(parent string, n int) error {
+func (g *Group) limitCPUs(n int) error {
 	p, controlled := g.host.places["cpuset"]
-	allowed, err := g.host.allowed(p, controlled, parent)
+	allowed, err := g.host.allowed(p, controlled, g.parent)
 	if err != nil {
 		return err
 	}
@@ -146,7 +146,7 @@ func (g *Group) limitCPUs(parent string, n int) error {
 		return nil
 	}
 	if !p.v2 {
-		mems, err := read(p.dir+parent, "cpuset.mems")
+		mems, err := read(p.dir+g.parent, "cpuset.mems")
 		if err != nil {
 			return err
 		}

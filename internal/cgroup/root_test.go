@@ -212,7 +212,7 @@ func TestRemove(t *testing.T) {
 	if err := g.Remove(late); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("remove with a member inside: %v", err)
 	}
-	if _, err := h.New(testParent, "run", small()); !isCode(err, glovebox.CodeConflict) {
+	if _, err := limited(h, testParent, "run", small()); !isCode(err, glovebox.CodeConflict) {
 		t.Errorf("same name again: %v", err)
 	}
 	if err := h.Sweep(testParent, func(string) bool { return false }); err == nil {
@@ -248,7 +248,7 @@ func joined(g *Group) bool {
 func TestSweep(t *testing.T) {
 	h := needRoot(t)
 	for _, name := range []string{"old", "live"} {
-		g, err := h.New(testParent, name, small())
+		g, err := limited(h, testParent, name, small())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -288,7 +288,7 @@ func isCode(err error, code glovebox.Code) bool {
 func BenchmarkNewRemove(b *testing.B) {
 	h := needRoot(b)
 	for b.Loop() {
-		g, err := h.New(testParent, "run", small())
+		g, err := limited(h, testParent, "run", small())
 		if err != nil {
 			b.Fatal(err)
 		}

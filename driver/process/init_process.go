@@ -1,0 +1,67 @@
+package process
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// initProcess is a running init, held by descriptor so that a number that changed hands is never taken for it. (Package os
+// would do the same, but it first forks a process of its own to see whether it can.)
+type initProcess struct {
+	pid   int
+	pidfd *os.File // non-blocking
+}
+
+// holdInit takes over a descriptor of a process that is the caller's child.
+func holdInit(pid, pidfd int) (*initProcess, error) {
+	if err := unix.SetNonblock(pidfd, true); err != nil { // for the runtime's poller, so that waiting takes no thread
+		return nil, errors.Join(os.NewSyscallError("fcntl", err), unix.Close(pidfd))
+	}
+	return &initProcess{pid: pid, pidfd: os.NewFile(uintptr(pidfd), "init")}, nil
+}
+
+// kill ends init, and with it everything in its process namespace. Killing what has ended does nothing.
+func (p *initProcess) kill() error {
+	raw, err := p.pidfd.SyscallConn()
+	if err != nil {
+		return fmt.Errorf("end init: %w", err)
+	}
+	var sent error
+	err = raw.Control(func(fd uintptr) { sent = unix.PidfdSendSignal(int(fd), unix.SIGKILL, nil, 0) })
+	switch {
+	case errors.Is(err, os.ErrClosed), sent == unix.ESRCH:
+		return nil // it has been waited for
+	case err == nil:
+		err = sent
+	}
+	if err != nil {
+		return fmt.Errorf("end init: %w", err)
+	}
+	return nil
+}
+
+// wait returns when init has ended and been reaped, once.
+func (p *initProcess) wait() error {
+	defer p.pidfd.Close()
+	raw, err := p.pidfd.SyscallConn()
+	if err != nil {
+		return fmt.Errorf("wait for init: %w", err)
+	}
+	var waited error
+	err = raw.Read(func(fd uintptr) bool {
+		for {
+			var info unix.Siginfo
+			waited = unix.Waitid(unix.P_PIDFD, int(fd), &info, unix.WEXITED|unix.WNOHANG, nil)
+			if waited != unix.EINTR {
+				return waited != nil || info.Signo != 0 // 0: it has not ended (waitid(2))
+			}
+		}
+	})
+	if err := errors.Join(err, waited); err != nil {
+		return fmt.Errorf("wait for init: %w", err)
+	}
+	return nil
+}
