@@ -9,6 +9,7 @@ import (
 	"os/signal"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -118,13 +119,12 @@ func (a *app) execute(cmd *cobra.Command, f *runFlags) (err error) {
 		}
 		defer func() { dest.drop(ran) }()
 	}
+	signals, letGo := catch()
+	defer letGo()
 	svc, err := a.service()
 	if err != nil {
 		return err
 	}
-	// A second signal is like the first: nothing of a run is ever left behind to end sooner.
-	signals, stop := signal.NotifyContext(context.Background(), endings...)
-	defer stop()
 	res, shown, err := a.watch(signals, svc, f)
 	if err == nil {
 		ran = true
@@ -136,11 +136,38 @@ func (a *app) execute(cmd *cobra.Command, f *runFlags) (err error) {
 		err = glovebox.Internal("close the engine", closing)
 	}
 	// From here on nothing is left to clean up, and a signal may end this process while it waits for its reader.
-	stop()
+	letGo()
 	if err != nil {
 		return err
 	}
 	return a.report(res, shown)
+}
+
+// catch returns a context that ends with the first of the signals that end a run; a second is like the first, since nothing
+// of a run is left behind to end sooner. letGo gives the signals their usual effect back. Both work beside the caller: to
+// take or give back a signal waits for another thread, a third of a millisecond each. A signal that comes before it is caught
+// ends this process, and what was begun then goes as after a SIGKILL.
+func catch() (ctx context.Context, letGo func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	caught, set := make(chan os.Signal, 1), make(chan struct{})
+	go func() {
+		defer close(set)
+		signal.Notify(caught, endings...)
+	}()
+	go func() {
+		select {
+		case <-caught:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, sync.OnceFunc(func() {
+		cancel()
+		go func() {
+			<-set
+			signal.Stop(caught)
+		}()
+	})
 }
 
 // watch runs the request while its output is shown. The second result is a failure to write standard output.

@@ -38,6 +38,8 @@ func spawnInit(path string, null, far *os.File, cradle int) (*initProcess, error
 	}
 	n := &newborn{
 		path: name, dir: unsafe.StringData("/\x00"), argv: [2]*byte{unsafe.StringData("glovebox-init\x00")},
+		// Init does one thing at a time, and a change of ids has to stop each thread that it has.
+		env: [2]*byte{unsafe.StringData("GOMAXPROCS=1\x00")},
 		clone: rawfork.CloneArgs{
 			Flags: namespaces | unix.CLONE_VFORK | unix.CLONE_VM | unix.CLONE_PIDFD, ExitSignal: uint64(syscall.SIGCHLD),
 		},
