@@ -145,8 +145,8 @@ func (a *app) execute(cmd *cobra.Command, f *runFlags) (err error) {
 
 // catch returns a context that ends with the first of the signals that end a run; a second is like the first, since nothing
 // of a run is left behind to end sooner. letGo gives the signals their usual effect back. Both work beside the caller: to
-// take or give back a signal waits for another thread, a third of a millisecond each. A signal that comes before it is caught
-// ends this process, and what was begun then goes as after a SIGKILL.
+// take or give back a signal waits for another thread, a third of a millisecond each. A signal that comes before it is
+// caught ends this process, and what was begun then goes as after a SIGKILL.
 func catch() (ctx context.Context, letGo func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	caught, set := make(chan os.Signal, 1), make(chan struct{})
