@@ -100,6 +100,8 @@ func surplus(word string) error {
 
 // execute runs the request and shows what came of it.
 func (a *app) execute(cmd *cobra.Command, f *runFlags) (err error) {
+	caught, letGo := catch()
+	defer letGo()
 	if err := f.complete(cmd); err != nil {
 		return err
 	}
@@ -119,13 +121,11 @@ func (a *app) execute(cmd *cobra.Command, f *runFlags) (err error) {
 		}
 		defer func() { dest.drop(ran) }()
 	}
-	signals, letGo := catch()
-	defer letGo()
 	svc, err := a.service()
 	if err != nil {
 		return err
 	}
-	res, shown, err := a.watch(signals, svc, f)
+	res, shown, err := a.watch(caught(), svc, f)
 	if err == nil {
 		ran = true
 		if dest != nil {
@@ -143,31 +143,32 @@ func (a *app) execute(cmd *cobra.Command, f *runFlags) (err error) {
 	return a.report(res, shown)
 }
 
-// catch returns a context that ends with the first of the signals that end a run; a second is like the first, since nothing
-// of a run is left behind to end sooner. letGo gives the signals their usual effect back. Both work beside the caller: to
-// take or give back a signal waits for another thread, a third of a millisecond each. A signal that comes before it is
-// caught ends this process, and what was begun then goes as after a SIGKILL.
-func catch() (ctx context.Context, letGo func()) {
+// catch begins to catch the signals that end a run. caught waits until they are and returns a context that ends with the
+// first; a second is like the first, since nothing of a run is left behind to end sooner. letGo gives the signals their
+// usual effect back. Both work beside the caller: to take or give back a signal waits for another thread, a third of a
+// millisecond each.
+func catch() (caught func() context.Context, letGo func()) {
 	ctx, cancel := context.WithCancel(context.Background())
-	caught, set := make(chan os.Signal, 1), make(chan struct{})
+	signals, set := make(chan os.Signal, 1), make(chan struct{})
 	go func() {
 		defer close(set)
-		signal.Notify(caught, endings...)
+		signal.Notify(signals, endings...)
 	}()
 	go func() {
 		select {
-		case <-caught:
+		case <-signals:
 			cancel()
 		case <-ctx.Done():
 		}
 	}()
-	return ctx, sync.OnceFunc(func() {
+	letGo = sync.OnceFunc(func() {
 		cancel()
 		go func() {
 			<-set
-			signal.Stop(caught)
+			signal.Stop(signals)
 		}()
 	})
+	return func() context.Context { <-set; return ctx }, letGo
 }
 
 // watch runs the request while its output is shown. The second result is a failure to write standard output.

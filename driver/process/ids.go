@@ -17,6 +17,7 @@ import (
 
 	"glovebox"
 	"glovebox/internal/cgroup"
+	"glovebox/internal/kernelfile"
 	"glovebox/internal/sandboxinit/wire"
 )
 
@@ -232,14 +233,14 @@ func (i *ids) writeMaps(ctx context.Context, pid int) error {
 		lines = fmt.Sprintf("%d %d 1\n", wire.ProgramID, os.Getuid())
 		gidLines = fmt.Sprintf("%d %d 1\n", wire.ProgramID, os.Getgid())
 		// user_namespaces(7): an ordinary user may map a group only after giving up setgroups.
-		if err := os.WriteFile(proc+"setgroups", []byte("deny"), 0); err != nil {
+		if err := kernelfile.Write(proc+"setgroups", "deny"); err != nil {
 			return fmt.Errorf("forbid setgroups: %w", err)
 		}
 	}
-	if err := os.WriteFile(proc+"uid_map", []byte(lines), 0); err != nil {
+	if err := kernelfile.Write(proc+"uid_map", lines); err != nil {
 		return fmt.Errorf("map user ids: %w", err)
 	}
-	if err := os.WriteFile(proc+"gid_map", []byte(gidLines), 0); err != nil {
+	if err := kernelfile.Write(proc+"gid_map", gidLines); err != nil {
 		return fmt.Errorf("map group ids: %w", err)
 	}
 	return nil

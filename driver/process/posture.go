@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"glovebox"
+	"glovebox/internal/kernelfile"
 	"glovebox/internal/sandboxinit/wire"
 )
 
@@ -104,11 +105,11 @@ func (s *sandbox) readLimits(p glovebox.Posture) error {
 // ownFilters is how many system call filters this process is under itself, as inside a container; empty where the kernel
 // does not say (before Linux 5.9).
 func ownFilters() (string, error) {
-	status, err := os.ReadFile("/proc/thread-self/status")
+	status, err := kernelfile.Read("/proc/thread-self/status")
 	if err != nil {
 		return "", fmt.Errorf("read own filters: %w", err)
 	}
-	return statusFields(string(status))["Seccomp_filters"], nil
+	return statusFields(status)["Seccomp_filters"], nil
 }
 
 // checkFilter makes sure that the program has one filter more than we do: being filtered at all could be inherited.
@@ -160,13 +161,16 @@ func (s *sandbox) checkIDs(status map[string]string, uidMap string) error {
 }
 
 // ownNamespaces lists the kinds of namespace in which the program is not where we are. All seven must be.
-func ownNamespaces(inside map[string]string) (string, error) {
-	for _, kind := range wire.NamespaceKinds {
+func ownNamespaces(inside []string) (string, error) {
+	if len(inside) != len(wire.NamespaceKinds) {
+		return "", postureError("%d of %d namespaces are known", len(inside), len(wire.NamespaceKinds))
+	}
+	for i, kind := range wire.NamespaceKinds {
 		ours, err := os.Readlink("/proc/self/ns/" + kind)
 		if err != nil {
 			return "", fmt.Errorf("read own namespaces: %w", err)
 		}
-		if inside[kind] == "" || inside[kind] == ours {
+		if inside[i] == "" || inside[i] == ours {
 			return "", postureError("its %s namespace is not its own", kind)
 		}
 	}

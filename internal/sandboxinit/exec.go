@@ -3,14 +3,15 @@ package sandboxinit
 import (
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path"
+	"strconv"
 	"strings"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 
+	"glovebox/internal/kernelfile"
 	"glovebox/internal/sandboxinit/wire"
 )
 
@@ -214,32 +215,29 @@ func cstrings(list [][]byte) []*byte {
 
 // facts reads what the kernel says of the child at the gate.
 func (s *sandbox) facts(pid int) *wire.Started {
-	at := fmt.Sprintf("%d/", pid)
+	at := strconv.Itoa(pid) + "/"
 	f := &wire.Started{
 		Status: s.readProc(at + "status"), Mounts: s.readProc(at + "mountinfo"), UIDMap: s.readProc(at + "uid_map"),
-		Namespaces: map[string]string{}, Interfaces: interfaces(s.readProc("self/net/dev")),
+		Interfaces: interfaces(s.readProc("self/net/dev")),
 	}
 	for _, kind := range wire.NamespaceKinds {
 		buf := make([]byte, 64)
-		if n, err := unix.Readlinkat(s.proc, at+"ns/"+kind, buf); err == nil {
-			f.Namespaces[kind] = string(buf[:n])
+		n, err := unix.Readlinkat(s.proc, at+"ns/"+kind, buf)
+		if err != nil {
+			n = 0
 		}
+		f.Namespaces = append(f.Namespaces, string(buf[:n]))
 	}
 	return f
 }
 
+// readProc reads a file of the sandbox's /proc. What cannot be read is empty, and the driver's check fails by that.
 func (s *sandbox) readProc(name string) string {
-	fd, err := unix.Openat(s.proc, name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	text, err := kernelfile.ReadAt(s.proc, name)
 	if err != nil {
 		return ""
 	}
-	f := os.NewFile(uintptr(fd), name)
-	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, 1<<20))
-	if err != nil {
-		return ""
-	}
-	return string(b)
+	return text
 }
 
 // reap waits for every process of the sandbox and reports the end of the leader. It sleeps while there is none.

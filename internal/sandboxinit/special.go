@@ -7,6 +7,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"glovebox/internal/kernelfile"
 )
 
 // Of /proc the program sees its own processes and what describes the machine in general. What follows is hidden because it
@@ -73,12 +75,7 @@ func (s *sandbox) limitKernel() error {
 		{"sys/user/max_inotify_instances", "16"}, {"sys/user/max_inotify_watches", "8192"},
 		{"sys/net/core/somaxconn", "128"},
 	} {
-		fd, err := unix.Openat(s.proc, l.file, unix.O_WRONLY|unix.O_CLOEXEC, 0)
-		if err == nil {
-			_, err = unix.Write(fd, []byte(l.most))
-			unix.Close(fd)
-		}
-		if err != nil {
+		if err := kernelfile.WriteAt(s.proc, l.file, l.most); err != nil {
 			return step("limit "+l.file, err)
 		}
 	}

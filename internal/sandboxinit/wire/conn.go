@@ -2,7 +2,6 @@ package wire
 
 import (
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -41,9 +40,9 @@ func (c *Conn) Close() error { return c.sock.Close() }
 
 // Send writes one message with its descriptors, which stay the caller's.
 func (c *Conn) Send(m Message, files ...*os.File) error {
-	body, err := json.Marshal(m)
+	body, err := encode(m)
 	if err != nil {
-		return fmt.Errorf("encode message: %w", err)
+		return fmt.Errorf("send message: %w", err)
 	}
 	if len(body) > maxFrame || len(files) > maxFiles {
 		return fmt.Errorf("message of %d bytes with %d descriptors is too large", len(body), len(files))
@@ -90,20 +89,20 @@ func (c *Conn) Receive() (Message, []*os.File, error) {
 	if err != nil {
 		return Message{}, nil, err
 	}
-	var m Message
 	n := binary.LittleEndian.Uint32(head)
 	if n > maxFrame || int(head[4]) != len(files) {
 		CloseAll(files)
-		return m, nil, fmt.Errorf("receive message: %d bytes and %d of %d descriptors", n, len(files), head[4])
+		return Message{}, nil, fmt.Errorf("receive message: %d bytes and %d of %d descriptors", n, len(files), head[4])
 	}
 	body := make([]byte, n)
 	if _, err := io.ReadFull(c.sock, body); err != nil {
 		CloseAll(files)
-		return m, nil, fmt.Errorf("receive message: %w", err)
+		return Message{}, nil, fmt.Errorf("receive message: %w", err)
 	}
-	if err := json.Unmarshal(body, &m); err != nil {
+	m, err := decode(body)
+	if err != nil {
 		CloseAll(files)
-		return m, nil, fmt.Errorf("decode message: %w", err)
+		return m, nil, fmt.Errorf("receive message: %w", err)
 	}
 	return m, files, nil
 }

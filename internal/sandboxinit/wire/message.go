@@ -20,15 +20,15 @@ import "golang.org/x/sys/unix"
 
 // Message is one frame. Exactly one field is set.
 type Message struct {
-	Setup   *Setup   `json:",omitempty"`
-	Ready   *Ready   `json:",omitempty"`
-	Exec    *Exec    `json:",omitempty"`
-	Started *Started `json:",omitempty"`
-	Go      *Go      `json:",omitempty"`
-	Ended   *Ended   `json:",omitempty"`
-	Open    *Open    `json:",omitempty"`
-	Opened  *Opened  `json:",omitempty"`
-	Failed  *Failed  `json:",omitempty"`
+	Setup   *Setup
+	Ready   *Ready
+	Exec    *Exec
+	Started *Started
+	Go      *Go
+	Ended   *Ended
+	Open    *Open
+	Opened  *Opened
+	Failed  *Failed
 }
 
 // Setup describes the sandbox to build.
@@ -86,11 +86,11 @@ type Exec struct {
 // Started says that the program's process stands at the gate, one execve away from the program, with everything in force.
 // The fields are the kernel's own words about it.
 type Started struct {
-	Status     string            // /proc/PID/status
-	Mounts     string            // /proc/PID/mountinfo
-	UIDMap     string            // /proc/PID/uid_map
-	Namespaces map[string]string // the link texts of /proc/PID/ns, for each of NamespaceKinds
-	Interfaces []string          // the names in /proc/net/dev
+	Status     string   // /proc/PID/status
+	Mounts     string   // /proc/PID/mountinfo
+	UIDMap     string   // /proc/PID/uid_map
+	Namespaces []string // the link texts of /proc/PID/ns, one for each of NamespaceKinds, empty if unreadable
+	Interfaces []string // the names in /proc/net/dev
 }
 
 // NamespaceKinds are the namespaces that a program has of its own, as /proc/PID/ns names them. They are constants in all but

@@ -1,0 +1,109 @@
+package wire
+
+import (
+	"bytes"
+	"math"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// messages has every part with every field set to something of its own, and the empty ones.
+func messages() map[string]Message {
+	return map[string]Message{
+		"setup": {Setup: &Setup{
+			SingleID: true, KeepOwner: true, Mounts: []Mount{{"/usr", "/usr"}, {"", "/x"}}, Links: []Link{{"/bin", "usr/bin"}},
+			Files: []File{{"/etc/hosts", []byte("127.0.0.1 localhost\n")}, {"/etc/empty", []byte{}}}, Inputs: "/in",
+			DiskBytes: math.MaxInt64, DiskFiles: 1, DiskGiven: true, Hostname: "sandbox", Filter: bytes.Repeat([]byte{0, 0xff}, 3000),
+			Landlock: true, OpenFiles: math.MaxUint64,
+		}},
+		"ready": {Ready: &Ready{LandlockABI: 7}},
+		"exec": {Exec: &Exec{
+			Argv: [][]byte{[]byte("sh"), {}, {0xff, '\n'}}, Env: [][]byte{[]byte("A=b")}, Dir: "/workspace", HasCode: true,
+			CodeName: "main.py", BornIn: true, CgroupFiles: 5, Stdin: true,
+		}},
+		"started": {Started: &Started{
+			Status: "Name:\tsh\n", Mounts: "1 2\n", UIDMap: "0 1 1\n", Namespaces: []string{"a", "b"}, Interfaces: []string{"lo"},
+		}},
+		"go":         {Go: &Go{}},
+		"ended":      {Ended: &Ended{WaitStatus: math.MaxUint32, NotStarted: "no such program"}},
+		"open":       {Open: &Open{Path: []byte("a\xff/b")}},
+		"opened":     {Opened: &Opened{NotRegular: true}},
+		"failed":     {Failed: &Failed{Step: "mount proc", Errno: 13, Detail: "permission denied"}},
+		"empty":      {Opened: &Opened{}},
+		"empty list": {Started: &Started{Namespaces: []string{}, Interfaces: []string{}}},
+	}
+}
+
+func TestRoundTrip(t *testing.T) {
+	for name, m := range messages() {
+		b, err := encode(m)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		got, err := decode(bytes.Clone(b))
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if d := cmp.Diff(m, got); d != "" {
+			t.Errorf("%s (-sent +received):\n%s", name, d)
+		}
+		// Neither less nor more than a message is one.
+		for n := range len(b) {
+			if m, err := decode(bytes.Clone(b[:n])); err == nil {
+				t.Fatalf("%s: %d of %d bytes are taken for %+v", name, n, len(b), m)
+			}
+		}
+		if m, err := decode(append(bytes.Clone(b), 0)); err == nil {
+			t.Errorf("%s and a byte is taken for %+v", name, m)
+		}
+	}
+}
+
+func TestDecodeRefuses(t *testing.T) {
+	for name, b := range map[string][]byte{
+		"nothing":              {},
+		"no kind":              {0},
+		"unknown kind":         {kindFailed + 1},
+		"flag of 2":            {kindOpened, 2},
+		"length beyond":        {kindOpen, 0xff, 0xff, 0xff, 0xff, 0x0f},
+		"list beyond":          {kindExec, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f},
+		"number of 11 bytes":   {kindReady, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 1},
+		"wait status too wide": {kindEnded, 0xff, 0xff, 0xff, 0xff, 0x7f, 0},
+	} {
+		if m, err := decode(b); err == nil {
+			t.Errorf("%s: taken for %+v", name, m)
+		}
+	}
+	if b, err := encode(Message{}); err == nil {
+		t.Errorf("an empty message is sent as %x", b)
+	}
+}
+
+// FuzzDecode: whatever comes, decoding ends, takes memory in proportion, and what it accepts is one message.
+func FuzzDecode(f *testing.F) {
+	for _, m := range messages() {
+		b, err := encode(m)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(b)
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		m, err := decode(bytes.Clone(b))
+		if err != nil {
+			return
+		}
+		again, err := encode(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		back, err := decode(again)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d := cmp.Diff(m, back); d != "" {
+			t.Errorf("(-first +second):\n%s", d)
+		}
+	})
+}
