@@ -79,10 +79,12 @@ func (r *run) collect(ctx context.Context) ([]glovebox.Artifact, []glovebox.Skip
 	limits := r.decision.Grant.Limits
 	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), collectLimit)
 	defer stop()
+	kept := r.trace.Artifacts()
 	artifacts, skipped, err := output.Collector{
 		Open:       r.box.Open,
 		NotRegular: func(err error) bool { return errors.Is(err, driver.ErrNotRegular) },
-		Store:      r.trace.Put,
+		Store:      kept.Put,
+		Settle:     kept.Commit,
 		MaxBytes:   limits.Disk, MaxFile: limits.Disk, MaxEntries: int(min(limits.Files, math.MaxInt32)),
 	}.Collect(ctx)
 	if err != nil {

@@ -32,9 +32,11 @@ type Collector struct {
 	Open func(path string) (*os.File, error)
 	// NotRegular recognises Open's error for what is neither a regular file nor a folder.
 	NotRegular func(error) bool
-	// Store keeps one file's bytes and returns how many there were and their SHA-256 in hex. When r fails, Store fails and
-	// keeps nothing.
+	// Store takes one file's bytes and returns how many there were and their SHA-256 in hex. When r fails, Store fails and
+	// keeps nothing. It may hold something for each file until the next Settle.
 	Store func(r io.Reader) (bytes int64, sha256 string, err error)
+	// Settle makes what was stored since the last time last. After an error none of that is kept.
+	Settle func() error
 	// MaxBytes bounds the bytes of all files together, MaxFile those of one file. Holes count as bytes.
 	MaxBytes, MaxFile glovebox.Size
 	// MaxEntries bounds the names that are looked at.
@@ -46,7 +48,8 @@ type Collector struct {
 // what is left is skipped: Collect then returns what it has, without an error. An error means that /outputs could not be
 // opened.
 func (c Collector) Collect(ctx context.Context) (artifacts []glovebox.Artifact, skipped []glovebox.Skipped, err error) {
-	if c.Open == nil || c.NotRegular == nil || c.Store == nil || c.MaxBytes <= 0 || c.MaxFile <= 0 || c.MaxEntries <= 0 {
+	if c.Open == nil || c.NotRegular == nil || c.Store == nil || c.Settle == nil ||
+		c.MaxBytes <= 0 || c.MaxFile <= 0 || c.MaxEntries <= 0 {
 		return nil, nil, errors.New("collect outputs: the collector is not fully configured")
 	}
 	w := &walk{
@@ -63,6 +66,7 @@ func (c Collector) Collect(ctx context.Context) (artifacts []glovebox.Artifact, 
 		w.queue = w.queue[1:]
 		w.entry(ctx, next, true)
 	}
+	w.settle()
 	slices.SortFunc(w.artifacts, func(a, b glovebox.Artifact) int { return cmp.Compare(a.Path, b.Path) })
 	return w.artifacts, w.report(), nil
 }
@@ -74,6 +78,7 @@ type walk struct {
 	entries   int     // names that may still be looked at
 	bytes     int64   // that may still be kept
 	paths     int     // bytes of spelt paths that may still be kept
+	unsettled []glovebox.Artifact
 	artifacts []glovebox.Artifact
 	skipped   []glovebox.Skipped
 	more      int // skipped beyond what the list holds
@@ -95,12 +100,18 @@ func (n *node) path() string {
 }
 
 func (w *walk) skip(path, format string, args ...any) {
+	w.skipSpelt(spell(path), fmt.Sprintf(format, args...))
+}
+
+func (w *walk) skipSpelt(path, reason string) {
 	if len(w.skipped) >= maxSkipped {
 		w.more++
 		return
 	}
-	w.skipped = append(w.skipped, glovebox.Skipped{Path: spell(path), Reason: fmt.Sprintf(format, args...)})
+	w.skipped = append(w.skipped, glovebox.Skipped{Path: path, Reason: reason})
 }
+
+const reasonUnstored = "it could not be stored"
 
 // report is the sorted list of what was skipped, its end standing for what it has no room for.
 func (w *walk) report() []glovebox.Skipped {
@@ -243,12 +254,33 @@ func (w *walk) file(ctx context.Context, path string, f *os.File, info fs.FileIn
 	case bounded.err != nil:
 		w.skip(path, "it could not be read")
 	case err != nil:
-		w.skip(path, "it could not be stored")
+		w.skip(path, reasonUnstored)
 	default:
 		w.paths -= len(spelt)
 		kept := glovebox.Artifact{Path: spelt, Bytes: size, SHA256: sum, MediaType: media}
-		w.artifacts = append(w.artifacts, kept)
+		w.unsettled = append(w.unsettled, kept)
+		if len(w.unsettled) == settleAtOnce {
+			w.settle()
+		}
 	}
+}
+
+// settleAtOnce is how many files are settled together. Each may hold a descriptor until then.
+const settleAtOnce = 64
+
+// settle keeps the files since the last time for good, or none of them.
+func (w *walk) settle() {
+	if len(w.unsettled) == 0 {
+		return
+	}
+	if err := w.Settle(); err == nil {
+		w.artifacts = append(w.artifacts, w.unsettled...)
+	} else {
+		for _, a := range w.unsettled {
+			w.skipSpelt(a.Path, reasonUnstored)
+		}
+	}
+	w.unsettled = w.unsettled[:0]
 }
 
 var errGrew = errors.New("file is larger than it was")

@@ -40,13 +40,30 @@ func openBelow(dir string) func(string) (*os.File, error) {
 	}
 }
 
-// shelf stores in memory.
-type shelf struct{ files []string }
+// shelf stores in memory. It refuses to hold more than a few files unsettled, and to settle when it is told to.
+type shelf struct {
+	files     []string
+	unsettled int
+	settles   int
+	refuse    func(settle int) error
+}
+
+func (s *shelf) settle() error {
+	s.unsettled = 0
+	s.settles++
+	if s.refuse == nil {
+		return nil
+	}
+	return s.refuse(s.settles)
+}
 
 func (s *shelf) store(r io.Reader) (int64, string, error) {
 	b, err := io.ReadAll(r)
 	if err != nil {
 		return 0, "", err
+	}
+	if s.unsettled++; s.unsettled > settleAtOnce {
+		return 0, "", errors.New("too many files are unsettled")
 	}
 	s.files = append(s.files, string(b))
 	sum := sha256.Sum256(b)
@@ -55,7 +72,7 @@ func (s *shelf) store(r io.Reader) (int64, string, error) {
 
 func newCollector(dir string, s *shelf) Collector {
 	return Collector{
-		Open: openBelow(dir), NotRegular: func(err error) bool { return errors.Is(err, errNotRegular) }, Store: s.store,
+		Open: openBelow(dir), NotRegular: func(err error) bool { return errors.Is(err, errNotRegular) }, Store: s.store, Settle: s.settle,
 		MaxBytes: 64 * glovebox.KiB, MaxFile: 16 * glovebox.KiB, MaxEntries: 1000,
 	}
 }
@@ -314,6 +331,31 @@ func TestCollectFailures(t *testing.T) {
 		artifacts, skipped := collect(t, c)
 		check(t, "artifacts", []string{"b", "c/d"}, paths(artifacts))
 		check(t, "skipped", []glovebox.Skipped{{Path: "a", Reason: "it could not be stored"}}, skipped)
+	})
+	t.Run("some cannot be settled", func(t *testing.T) {
+		many := t.TempDir()
+		for i := range 2*settleAtOnce + 10 {
+			put(t, many, fmt.Sprintf("%%%04d", i), "x")
+		}
+		s := &shelf{refuse: func(settle int) error {
+			if settle == 2 {
+				return errors.New("/var/lib: no space left")
+			}
+			return nil
+		}}
+		artifacts, skipped := collect(t, newCollector(many, s))
+		if s.settles != 3 || len(artifacts) != settleAtOnce+10 || len(skipped) != settleAtOnce {
+			t.Errorf("%d times settled, %d artifacts, %d skipped", s.settles, len(artifacts), len(skipped))
+		}
+		seen := map[string]bool{}
+		for _, a := range artifacts {
+			seen[a.Path] = true
+		}
+		for _, k := range skipped {
+			if seen[k.Path] || !strings.HasPrefix(k.Path, "%250") || k.Reason != "it could not be stored" {
+				t.Errorf("skipped %+v, kept too: %v", k, seen[k.Path])
+			}
+		}
 	})
 	t.Run("some cannot be opened", func(t *testing.T) {
 		c := newCollector(dir, &shelf{})

@@ -25,17 +25,12 @@ const (
 // Put keeps what r yields as a blob and returns its length in bytes and its SHA-256 in hex, which is its name. The blob is
 // on the disk when Put returns. What is known already is kept once. r is read to its end and not closed.
 func (s *Store) Put(r io.Reader) (n int64, sha string, err error) {
-	f, err := newBlob(filepath.Join(s.dir, newFolder))
-	if err != nil {
-		return 0, "", diagnose("put blob", s.dir, err)
-	}
-	defer f.Close()
-	n, sha, err = hashTo(f, r)
-	if err == nil {
-		err = s.settle(f, sha)
+	b := s.NewBatch()
+	if n, sha, err = b.Put(r); err == nil {
+		err = b.Commit()
 	}
 	if err != nil {
-		return 0, "", diagnose("put blob", s.dir, errors.Join(err, os.Remove(f.Name())))
+		return 0, "", err
 	}
 	return n, sha, nil
 }
@@ -54,7 +49,7 @@ func (s *Store) PutFile(path string) (n int64, sha string, err error) {
 	if n, sha, err = hashTo(io.Discard, f); err != nil {
 		return 0, "", diagnose("put file", s.dir, err)
 	}
-	err = s.settle(f, sha)
+	err = s.settle([]unsettled{{f, sha}})
 	if errors.Is(err, syscall.EXDEV) {
 		if _, err = f.Seek(0, io.SeekStart); err == nil {
 			if n, sha, err = s.Put(f); err == nil {
@@ -83,32 +78,6 @@ func (s *Store) Open(sha string) (*os.File, error) {
 
 func (s *Store) blobPath(sha string) string {
 	return filepath.Join(s.dir, blobFolder, sha[:2], sha[2:])
-}
-
-// settle moves the file to the place of its hash and returns when content and name are on the disk. A blob of that name is
-// replaced by its equal, so that the time taken does not tell whether somebody had it before.
-func (s *Store) settle(f *os.File, sha string) error {
-	if err := f.Chmod(0o400); err != nil {
-		return err
-	}
-	if err := f.Sync(); err != nil {
-		return err
-	}
-	place := s.blobPath(sha)
-	folder := filepath.Dir(place)
-	switch err := os.Mkdir(folder, 0o700); {
-	case err == nil, errors.Is(err, fs.ErrExist):
-		// Also when it exists: whoever made it may not have synced it yet.
-		if err := syncFolder(filepath.Dir(folder)); err != nil {
-			return err
-		}
-	default:
-		return err
-	}
-	if err := os.Rename(f.Name(), place); err != nil {
-		return err
-	}
-	return syncFolder(folder)
 }
 
 // newBlob makes the file of a blob that is to be written and locks it until it is closed: so Sweep can tell what is being

@@ -210,3 +210,78 @@ func ended(c <-chan struct{}) bool {
 		return false
 	}
 }
+
+func TestBatch(t *testing.T) {
+	s := mustOpen(t, t.TempDir())
+	b := s.NewBatch()
+	if err := b.Commit(); err != nil {
+		t.Errorf("an empty batch: %v", err)
+	}
+	want := map[string]string{}
+	for round := range 3 {
+		for i := range 40 {
+			content := fmt.Sprint(round, i/2) // each twice
+			n, sha, err := b.Put(strings.NewReader(content))
+			if err != nil || n != int64(len(content)) {
+				t.Fatal(n, err)
+			}
+			if f, err := s.Open(sha); err == nil {
+				f.Close()
+				if want[sha] == "" {
+					t.Errorf("%q can be opened before it is committed", content)
+				}
+			}
+			want[sha] = content
+		}
+		if err := b.Commit(); err != nil {
+			t.Fatal(err)
+		}
+		for sha, content := range want {
+			f, err := s.Open(sha)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got, err := io.ReadAll(f); err != nil || string(got) != content {
+				t.Errorf("%q, %v, want %q", got, err, content)
+			}
+			f.Close()
+		}
+	}
+	left, err := os.ReadDir(filepath.Join(s.dir, newFolder))
+	if err != nil || len(left) > 0 {
+		t.Errorf("left half-written: %v, %v", left, err)
+	}
+}
+
+// TestBatchFails commits where blobs cannot get their names: nothing counts, nothing is left, and the next batch works.
+func TestBatchFails(t *testing.T) {
+	s := mustOpen(t, t.TempDir())
+	b := s.NewBatch()
+	var shas []string
+	for i := range 20 {
+		_, sha, err := b.Put(strings.NewReader(fmt.Sprint(i)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		shas = append(shas, sha)
+	}
+	in := filepath.Join(s.dir, blobFolder, shas[11][:2])
+	if err := os.WriteFile(in, []byte("in the way"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Commit(); err == nil {
+		t.Fatal("committed although a folder could not be made")
+	}
+	if left, err := os.ReadDir(filepath.Join(s.dir, newFolder)); err != nil || len(left) > 0 {
+		t.Errorf("left half-written: %v, %v", left, err)
+	}
+	if err := os.Remove(in); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := b.Put(strings.NewReader("again")); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Commit(); err != nil {
+		t.Errorf("the next batch: %v", err)
+	}
+}

@@ -14,7 +14,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"time"
 
 	"glovebox"
@@ -232,12 +231,9 @@ func fresh(ctx context.Context, tx *store.Tx, id string) error {
 	return err
 }
 
-// Put keeps an artifact while it is collected and returns its length in bytes and its SHA-256 in hex. It is on the disk when
-// Put returns. r is not closed.
-func (t *Trace) Put(r io.Reader) (n int64, sha string, err error) {
-	n, sha, err = t.store.Put(r)
-	return n, sha, Explain("keep artifact", err)
-}
+// Artifacts is where artifacts are kept while they are collected. They must be on the disk, by its Commit, before an end
+// names them.
+func (t *Trace) Artifacts() *store.Batch { return t.store.NewBatch() }
 
 // record is one row.
 type record struct {

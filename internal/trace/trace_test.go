@@ -378,8 +378,9 @@ func TestEndAgainAfterAFailure(t *testing.T) {
 
 func TestArtifacts(t *testing.T) {
 	tr := newTrace(t, t.TempDir())
-	n, sha, err := tr.Put(strings.NewReader("picture"))
-	if err != nil {
+	kept := tr.Artifacts()
+	n, sha, err := kept.Put(strings.NewReader("picture"))
+	if err := errors.Join(err, kept.Commit()); err != nil {
 		t.Fatal(err)
 	}
 	mustStart(t, tr, someStart("run_1"))
