@@ -3,10 +3,13 @@ package process_test
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -182,4 +185,75 @@ func TestEnginesOfOneUserShareLocks(t *testing.T) {
 		t.Fatalf("the first sandbox is spoilt: %v", err)
 	}
 	<-p.Exited()
+}
+
+// TestEveryThreadOfInit looks from outside at every thread of an init whose caller is in groups of the host: none keeps them,
+// an id of the host or a way to more rights.
+func TestEveryThreadOfInit(t *testing.T) {
+	needRoot(t)
+	before, err := syscall.Getgroups()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Setgroups([]int{4, 27, 1234567}); err != nil {
+		t.Fatal(err)
+	}
+	defer syscall.Setgroups(before)
+	cgroup := fmt.Sprintf("/glovebox-threads-%d", os.Getpid())
+	removeGroup(t, cgroup)
+	d, err := process.New(process.Config{Init: initBinary, Cgroup: cgroup, ScratchDir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := start(t, d, limits(), "echo up; exec sleep 60")
+	up := make([]byte, 3)
+	if _, err := io.ReadFull(r.Stdout(), up); err != nil {
+		t.Fatal(err)
+	}
+	pids, _ := members(t, cgroup)
+	threads, inits := 0, 0
+	for _, pid := range slices.Compact(slices.Sorted(slices.Values(pids))) {
+		comm, err := os.ReadFile("/proc/" + pid + "/comm")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if string(comm) != "glovebox-init\n" {
+			continue
+		}
+		inits++
+		tasks, err := filepath.Glob("/proc/" + pid + "/task/*/status")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, task := range tasks {
+			threads++
+			checkInitThread(t, task)
+		}
+	}
+	if inits != 1 || threads < 2 {
+		t.Errorf("%d inits with %d threads were seen", inits, threads)
+	}
+}
+
+func checkInitThread(t *testing.T, file string) {
+	t.Helper()
+	status, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fields := map[string][]string{}
+	for line := range strings.Lines(string(status)) {
+		name, value, _ := strings.Cut(line, ":")
+		fields[name] = strings.Fields(value)
+	}
+	if len(fields["Groups"]) > 0 || !slices.Equal(fields["NoNewPrivs"], []string{"1"}) {
+		t.Errorf("%s: groups %q, no new privileges %q", file, fields["Groups"], fields["NoNewPrivs"])
+	}
+	for _, ids := range []string{"Uid", "Gid"} {
+		for _, id := range fields[ids] {
+			if n, err := strconv.Atoi(id); err != nil || n < 0x70000000 {
+				t.Errorf("%s: %s %q", file, ids, fields[ids])
+			}
+		}
+	}
 }

@@ -161,6 +161,10 @@ func (n *newborn) become() syscall.Errno {
 			return e
 		}
 	}
+	// The ambient capabilities stay (capabilities(7)); nothing else can be had by executing something.
+	if _, _, e := syscall.RawSyscall6(syscall.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, 0); e != 0 {
+		return e
+	}
 	for fd := uintptr(0); fd < 3; fd++ {
 		if _, _, e := syscall.RawSyscall(syscall.SYS_DUP3, n.null, fd, 0); e != 0 {
 			return e
