@@ -10,6 +10,9 @@ import (
 	"glovebox/driver/drivertest"
 	"glovebox/driver/process"
 	"glovebox/internal/image"
+
+	// Built and run by these tests: a change there ends what go test remembers of them.
+	_ "glovebox/internal/sandboxinit"
 )
 
 // initBinary builds glovebox-init once for the tests of this package.
