@@ -16,11 +16,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	// Built and run by these tests: a change there ends what go test remembers of them.
-	_ "glovebox/driver/process"
-	_ "glovebox/engine"
-	_ "glovebox/internal/sandboxinit"
 )
 
 // laboratory is everything planted around the sandboxes under test. It is made once by TestMain and read by the tests.

@@ -17,9 +17,6 @@ import (
 	"glovebox/driver/process"
 	"glovebox/engine"
 	"glovebox/internal/image"
-
-	// Built and run by these tests: a change there ends what go test remembers of them.
-	_ "glovebox/internal/sandboxinit"
 )
 
 var tester = glovebox.Principal{Tenant: "local", Name: "tester", Owner: true}

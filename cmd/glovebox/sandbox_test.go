@@ -8,9 +8,6 @@ import (
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
-
-	// Built and run by these tests: a change there ends what go test remembers of them.
-	_ "glovebox/internal/sandboxinit"
 )
 
 // sandboxConfig is the variable of a script that says which configuration the command box uses.
