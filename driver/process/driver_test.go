@@ -1,6 +1,8 @@
 package process_test
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -42,10 +44,15 @@ func run(m *testing.M) int {
 	if err := os.Chmod(dir, 0o755); err != nil {
 		panic(err)
 	}
-	// What a test opens is part of what go test remembers its result by; what it has built is not.
-	for _, dir := range []string{"sandboxinit", "sandboxinit/wire", "rawfork", "kernelfile"} {
-		if _, err := os.ReadDir("../../internal/" + dir); err != nil {
-			panic(err)
+	// What a test looks at is part of what go test remembers its result by; what it has built is not.
+	for _, pattern := range []string{"sandboxinit/*.go", "sandboxinit/wire/*.go", "rawfork/*", "kernelfile/*.go"} {
+		sources, err := filepath.Glob("../../internal/" + pattern)
+		for _, source := range sources {
+			_, statErr := os.Stat(source)
+			err = errors.Join(err, statErr)
+		}
+		if err != nil || len(sources) == 0 {
+			panic(fmt.Sprint(pattern, err))
 		}
 	}
 	initBinary = filepath.Join(dir, "glovebox-init")
