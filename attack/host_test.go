@@ -153,7 +153,7 @@ func (l *laboratory) groups() []string {
 	return all
 }
 
-type process struct {
+type hostProcess struct {
 	pid    int
 	name   string
 	orphan bool // its parent is the first process
@@ -161,15 +161,15 @@ type process struct {
 
 // processes are the host's processes whose user id is in the range. Dead ones that only the machine's first process can reap
 // are not counted: when it does so is up to it.
-func (l *laboratory) processes(ids idRange) []process {
-	var all []process
+func (l *laboratory) processes(ids idRange) []hostProcess {
+	var all []hostProcess
 	dirs, _ := filepath.Glob("/proc/[0-9]*/status")
 	for _, d := range dirs {
 		f, err := os.Open(d)
 		if err != nil {
 			continue
 		}
-		p := process{}
+		p := hostProcess{}
 		p.pid, _ = strconv.Atoi(strings.Split(d, "/")[2])
 		ours, dead := false, false
 		for s := bufio.NewScanner(f); s.Scan(); {

@@ -10,3 +10,6 @@ var numbersOfMachine = map[string]int{
 	"get_kernel_syms": unix.SYS_GET_KERNEL_SYMS, "query_module": unix.SYS_QUERY_MODULE, "vserver": unix.SYS_VSERVER,
 	"lookup_dcookie": unix.SYS_LOOKUP_DCOOKIE, "nfsservctl": unix.SYS_NFSSERVCTL,
 }
+
+// waitsOfMachine are calls that only this machine has and that wait or end the caller.
+var waitsOfMachine = []int{unix.SYS_PAUSE}

@@ -151,24 +151,27 @@ func openLocks(dir string) (*os.File, error) {
 // groupName names a sandbox's control groups so that others can tell whether their owner lives.
 func (i *ids) groupName(id string) string { return fmt.Sprintf("%s-t%08x", id, i.token) }
 
-// sweep removes the control groups of sandboxes whose supervisor died: those whose token nobody holds. What still has
-// processes stays; they are dying, since their lifeline is gone.
-func (d *Driver) sweep(host *cgroup.Host) error {
+// sweep removes the control groups of sandboxes whose supervisor died: those whose token nobody holds, or a new sandbox by
+// another name. What still has processes stays; they are dying, since their lifeline is gone.
+func (d *Driver) sweep(host *cgroup.Host, token uint32, name string) error {
 	locks, err := openLocks(d.cfg.RuntimeDir)
 	if err != nil {
 		return err
 	}
 	defer locks.Close()
-	return host.Sweep(d.parent(host), func(name string) bool {
-		at := strings.LastIndex(name, "-t")
-		if at < 0 || len(name) != at+len("-t")+8 {
+	return host.Sweep(d.parent(host), func(group string) bool {
+		at := strings.LastIndex(group, "-t")
+		if at < 0 || len(group) != at+len("-t")+8 {
 			return true // not a name of ours
 		}
-		token, err := strconv.ParseUint(name[at+2:], 16, 32)
+		theirs, err := strconv.ParseUint(group[at+2:], 16, 32)
 		if err != nil {
 			return true
 		}
-		lock := unix.Flock_t{Type: unix.F_WRLCK, Start: int64(token), Len: 1}
+		if uint32(theirs) == token {
+			return group == name
+		}
+		lock := unix.Flock_t{Type: unix.F_WRLCK, Start: int64(theirs), Len: 1}
 		err = unix.FcntlFlock(locks.Fd(), unix.F_OFD_GETLK, &lock)
 		return err != nil || lock.Type != unix.F_UNLCK
 	})

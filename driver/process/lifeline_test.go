@@ -159,3 +159,48 @@ func TestSupervisorDies(t *testing.T) {
 		t.Errorf("%d control groups are left after the next start", groups)
 	}
 }
+
+// TestSweepOfATakenToken: a dead sandbox's groups are removed also when the next sandbox has got the very same block of ids.
+func TestSweepOfATakenToken(t *testing.T) {
+	needRoot(t)
+	cgroup := fmt.Sprintf("/glovebox-token-%d", os.Getpid())
+	removeGroup(t, cgroup)
+	host, err := image.Host(image.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const onlyBlock = 0x70800000
+	start := func(id string) driver.Sandbox {
+		d, err := process.New(process.Config{Init: initBinary, Cgroup: cgroup, ScratchDir: t.TempDir(), RuntimeDir: t.TempDir(),
+			IDs: process.IDPool{Start: onlyBlock, Count: 16}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := d.Start(t.Context(), driver.Spec{ID: id, Limits: limits(), Root: host.Root()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	if err := start("first").Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	dead := fmt.Sprintf("/dead-t%08x", onlyBlock/16)
+	tops, _ := filepath.Glob("/sys/fs/cgroup/*" + cgroup)
+	for _, top := range tops {
+		if err := os.Mkdir(top+dead, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { os.Remove(top + dead) })
+	}
+	s := start("next")
+	if _, groups := members(t, cgroup); groups == 0 {
+		t.Error("the living sandbox's own groups are gone")
+	}
+	if left, _ := filepath.Glob("/sys/fs/cgroup/*" + cgroup + dead); len(left) > 0 {
+		t.Errorf("left: %q", left)
+	}
+	if err := s.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -61,7 +61,8 @@ func (s *sandbox) start(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("find control groups: %w", err)
 	}
-	if s.group, err = host.New(s.driver.parent(host), s.ids.groupName(s.spec.ID)); err != nil {
+	name := s.ids.groupName(s.spec.ID)
+	if s.group, err = host.New(s.driver.parent(host), name); err != nil {
 		return fmt.Errorf("make control groups: %w", err)
 	}
 	if err := s.group.Delegate(int(s.ids.init), int(s.ids.init)); err != nil {
@@ -83,7 +84,7 @@ func (s *sandbox) start(ctx context.Context) error {
 		return fmt.Errorf("make control groups: %w", err)
 	}
 	// What cannot be swept now will be at a later start.
-	s.driver.swept.Do(func() { _ = s.driver.sweep(host) })
+	s.driver.swept.Do(func() { _ = s.driver.sweep(host, s.ids.token, name) })
 	return s.awaitReady(ctx)
 }
 
