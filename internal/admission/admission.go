@@ -1,5 +1,6 @@
 // Package admission keeps the memory limits of all live runs of one user on one machine, whichever processes they are of,
-// within a budget together, so that each run can really have what it was granted. A run that does not fit now waits its turn.
+// within a budget together, so that each run can really have what it was granted. A run that does not fit now waits its
+// turn.
 //
 // There is no daemon and nothing is written down: all is locks on bytes of one file, which the kernel drops with whoever
 // holds them. Each run opens the file for itself.
@@ -158,8 +159,8 @@ func (a *Admission) Close() {
 }
 
 // Acquire waits until a run with this limit fits, and holds its memory until the Share is released. When ctx ends first its
-// cause is returned. Other errors are *[glovebox.Error], exhausted where too many wait or the wait is too long. On error nothing
-// is held.
+// cause is returned. Other errors are *[glovebox.Error], exhausted where too many wait or the wait is too long. On error
+// nothing is held.
 func (a *Admission) Acquire(ctx context.Context, limit glovebox.Size) (_ *Share, err error) {
 	if err := a.Fits(limit); err != nil {
 		return nil, err

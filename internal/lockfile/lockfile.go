@@ -1,6 +1,6 @@
 // Package lockfile keeps what the processes of one user share on one machine: locks on bytes of a file that need not hold
-// any. A lock belongs to one opening of the file and ends with it, however its process does, so that nothing is left to clean
-// up. Nobody is told when a lock ends.
+// any. A lock belongs to one opening of the file and ends with it, however its process does, so that nothing is left to
+// clean up. Nobody is told when a lock ends.
 package lockfile
 
 import (
@@ -35,8 +35,8 @@ type File struct{ f *os.File }
 // Range is Length bytes from Start.
 type Range struct{ Start, Length int64 }
 
-// Open opens a file of locks and makes what is missing. A folder that is not the calling user's alone is refused: whoever else
-// could make the folder could hold all locks. The caller closes the File.
+// Open opens a file of locks and makes what is missing. A folder that is not the calling user's alone is refused: whoever
+// else could make the folder could hold all locks. The caller closes the File.
 func Open(dir, name string) (*File, error) {
 	path := filepath.Join(dir, name)
 	if err := check(dir); errors.Is(err, unix.ENOENT) {
@@ -80,8 +80,8 @@ func (l *File) Take(r Range) (bool, error) {
 // Leave gives back what is held of a range.
 func (l *File) Leave(r Range) error { return l.control(unix.F_OFD_SETLK, unix.F_UNLCK, &r) }
 
-// Each calls found for the locks of others within a range, in no order, until it says false. What is told of a lock is its part
-// within the range. The locks may change meanwhile: one that is there all the time is told once.
+// Each calls found for the locks of others within a range, in no order, until it says false. What is told of a lock is its
+// part within the range. The locks may change meanwhile: one that is there all the time is told once.
 func (l *File) Each(within Range, found func(Range) (more bool)) error {
 	for left := []Range{within}; len(left) > 0; {
 		in := left[len(left)-1]
