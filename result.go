@@ -90,8 +90,8 @@ type Usage struct {
 	DiskBytes       *int64 `json:"disk_bytes"` // in use at the end
 	ProcessesPeak   *int64 `json:"processes_peak"`
 	EgressBytes     *int64 `json:"egress_bytes"`
-	QueueMS         *int64 `json:"queue_ms"`
-	StartMS         *int64 `json:"start_ms"` // from the request's arrival to the release of the code
+	QueueMS         *int64 `json:"queue_ms"` // waiting for its memory
+	StartMS         *int64 `json:"start_ms"` // from the request's arrival to the release of the code, without queue_ms
 }
 
 // Artifact is one regular file collected from /outputs.

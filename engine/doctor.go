@@ -39,16 +39,38 @@ func (e *Engine) Doctor(ctx context.Context) (*glovebox.Report, error) {
 	owner := glovebox.Principal{Tenant: "local", Name: "doctor", Owner: true}
 	d := e.policy.Decide(owner, glovebox.Request{Code: "pass"})
 	recordErr := e.readRecord(ctx)
-	for _, err := range []error{imageErr, recordErr} {
+	memory, memoryErr := e.budget(d.Grant.Limits.Memory)
+	for _, err := range []error{imageErr, recordErr, memoryErr} {
 		if err != nil && publicError(err).(*glovebox.Error).Code == glovebox.CodeInternal {
 			e.cfg.Log.Error("examine the machine", "err", err) // the report says that the log names the cause
 		}
 	}
-	r.Controls = append(r.Controls, part(d.Grant.Isolation, "image", imageErr), part(d.Grant.Isolation, "data_dir", recordErr))
+	budget := part(d.Grant.Isolation, "memory_budget", memoryErr)
+	if memoryErr == nil {
+		budget.Detail = memory
+	}
+	r.Controls = append(r.Controls, part(d.Grant.Isolation, "image", imageErr), part(d.Grant.Isolation, "data_dir", recordErr),
+		budget)
 	r.Ready = d.Allow && !slices.ContainsFunc(r.Controls, func(c glovebox.Control) bool {
 		return c.Isolation == d.Grant.Isolation && c.Required && !c.Available
 	})
 	return r, nil
+}
+
+// budget says how much memory runs have together, or why a run with this limit has none.
+func (e *Engine) budget(limit glovebox.Size) (string, error) {
+	a, err := e.memory()
+	if err != nil {
+		return "", err
+	}
+	if err := a.Fits(limit); err != nil {
+		return "", err
+	}
+	taken, err := a.Taken()
+	if err != nil {
+		return "", glovebox.Internal("read the memory in use", err)
+	}
+	return fmt.Sprintf("%v for all runs together, %v of it taken", a.Budget(), taken), nil
 }
 
 // readRecord says why the trace cannot be used, also where it opens and what is in it cannot be read.

@@ -12,6 +12,7 @@ import (
 
 	"glovebox"
 	"glovebox/driver"
+	"glovebox/internal/admission"
 	"glovebox/internal/image"
 	"glovebox/internal/store"
 	"glovebox/internal/trace"
@@ -28,6 +29,13 @@ type Config struct {
 	Drivers []driver.Driver
 	// Image is the runtime image called host; nil means what package image makes of this machine.
 	Image Image
+	// MemoryBudget bounds the memory limits of all live runs together, of every process of this user; a run that does not
+	// fit now waits. Zero: MemoryPercent of what the machine and this process's own control group allow; that zero: 75.
+	MemoryBudget  glovebox.Size
+	MemoryPercent int
+	// RuntimeDir holds the locks by which they share it. Empty: /run/glovebox for root, else /run/user/UID/glovebox, or
+	// /tmp/glovebox-UID where there is no such folder.
+	RuntimeDir string
 	// Log gets one line for each run and what goes wrong beside them; nil discards.
 	Log *slog.Logger
 	// ServedBy is what results say about who served them; empty means local.
@@ -54,6 +62,7 @@ type Engine struct {
 	policy  *policy.Policy
 	drivers map[glovebox.Isolation]driver.Driver
 	image   func() (Image, error)
+	memory  func() (*admission.Admission, error)
 	runs    string // the folder of the folders of live runs
 
 	opened chan struct{} // closed when store, trace and failed are set
@@ -104,6 +113,9 @@ func New(cfg Config) (*Engine, error) {
 		}
 		return image.Host(image.Config{})
 	})
+	e.memory = sync.OnceValues(func() (*admission.Admission, error) {
+		return admission.New(admission.Config{Dir: cfg.RuntimeDir, Size: cfg.MemoryBudget, Percent: cfg.MemoryPercent})
+	})
 	cfg.Policy.Available = nil
 	for _, d := range cfg.Drivers {
 		if _, twice := e.drivers[d.Isolation()]; twice {
@@ -117,7 +129,8 @@ func New(cfg Config) (*Engine, error) {
 	}
 	e.life, e.leaving = context.WithCancelCause(context.Background())
 	e.busy.Go(e.open)
-	e.busy.Go(func() { _, _ = e.image() }) // so that it is known by the time a run asks, which is told what is wrong
+	// So that both are known by the time a run asks, which is told what is wrong.
+	e.busy.Go(func() { _, _ = e.image(); _, _ = e.memory() })
 	return e, nil
 }
 
@@ -182,7 +195,7 @@ func (e *Engine) Close() error {
 	e.mu.Unlock()
 	e.leaving(errClosing)
 	e.busy.Wait()
-	defer e.removing.Wait() // which goes on while the store is closed
+	defer e.giveBack() // what goes on while the store is closed
 	if !first || e.store == nil {
 		return nil
 	}
@@ -190,6 +203,15 @@ func (e *Engine) Close() error {
 		return glovebox.Internal("close the trace", err) // not a refusal: what ran has run
 	}
 	return nil
+}
+
+// giveBack waits until all sandboxes are gone, then gives back the memory of those that could not be closed too: nothing of
+// them outlives this process, which is about to end.
+func (e *Engine) giveBack() {
+	e.removing.Wait()
+	if a, err := e.memory(); err == nil {
+		a.Close()
+	}
 }
 
 // Output implements glovebox.Runs.

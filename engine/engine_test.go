@@ -48,7 +48,8 @@ func newEngine(t *testing.T, fake *drivertest.Fake, dir string) *Engine {
 	if fake.Dir == "" {
 		fake.Dir = t.TempDir()
 	}
-	e, err := New(Config{DataDir: dir, Drivers: []driver.Driver{fake}, Image: fakeImage{}})
+	// Locks of its own: a test does not wait for what else goes on on the machine.
+	e, err := New(Config{DataDir: dir, Drivers: []driver.Driver{fake}, Image: fakeImage{}, RuntimeDir: t.TempDir()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -329,7 +330,7 @@ func TestRunWithoutATrace(t *testing.T) {
 		t.Fatal(err)
 	}
 	fake := &drivertest.Fake{Program: hang, Dir: t.TempDir()}
-	e, err := New(Config{DataDir: dir, Drivers: []driver.Driver{fake}, Image: fakeImage{}})
+	e, err := New(Config{DataDir: dir, Drivers: []driver.Driver{fake}, Image: fakeImage{}, RuntimeDir: t.TempDir()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -411,7 +412,7 @@ func TestLogHoldsNothingOfTheProgram(t *testing.T) {
 		fmt.Fprintln(p.Stdout, "printed-canary")
 		return driver.Exit{}
 	}}
-	e, err := New(Config{DataDir: t.TempDir(), Drivers: []driver.Driver{fake}, Image: fakeImage{},
+	e, err := New(Config{DataDir: t.TempDir(), Drivers: []driver.Driver{fake}, Image: fakeImage{}, RuntimeDir: t.TempDir(),
 		Log: slog.New(slog.NewTextHandler(&log, nil))})
 	if err != nil {
 		t.Fatal(err)

@@ -27,7 +27,7 @@ func (r *run) result(ctx context.Context, f facts, v verdict, out output.Capture
 		Start: "cold", ServedBy: r.cfg.ServedBy, Limits: grant.Limits,
 		Artifacts: []glovebox.Artifact{}, Skipped: []glovebox.Skipped{}, Egress: []glovebox.EgressFlow{},
 	}
-	res.Usage.EgressBytes, res.Usage.QueueMS = new(int64), new(int64) // there is no way out and no queue
+	res.Usage.EgressBytes, res.Usage.QueueMS = new(int64), new(r.queued.Milliseconds()) // there is no way out
 	if r.proc == nil {
 		return res
 	}
@@ -35,7 +35,7 @@ func (r *run) result(ctx context.Context, f facts, v verdict, out output.Capture
 	u := usageOf(f.sample)
 	u.EgressBytes, u.QueueMS = res.Usage.EgressBytes, res.Usage.QueueMS
 	u.WallMS, u.DiskBytes = new(f.wall.Milliseconds()), new(f.disk.Used)
-	u.StartMS = new(r.proc.Released().Sub(r.begun).Milliseconds())
+	u.StartMS = new((r.proc.Released().Sub(r.begun) - r.queued).Milliseconds())
 	res.Usage = u
 	if res.Reason == "" {
 		res.Reason = hint(r.req, v, out.Stderr.View, r.image)

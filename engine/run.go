@@ -13,6 +13,7 @@ import (
 
 	"glovebox"
 	"glovebox/driver"
+	"glovebox/internal/admission"
 	"glovebox/internal/cleanup"
 	"glovebox/internal/output"
 	"glovebox/internal/trace"
@@ -35,6 +36,9 @@ type run struct {
 	stdin    *stdin // nil: empty
 	inputs   []glovebox.InputRecord
 	trace    *trace.Trace
+	memory   *admission.Admission
+	share    *admission.Share // nil: it was cancelled before it had its memory
+	queued   time.Duration
 
 	undo    cleanup.Stack // what goes on beside the caller once the end is recorded
 	folder  *folder
@@ -87,6 +91,9 @@ func (r *run) run(ctx context.Context) (*glovebox.Result, error) {
 	if err := r.takeInputs(ctx); err != nil && ctx.Err() == nil {
 		return nil, r.refuse(ctx, err)
 	}
+	if err := r.queue(ctx); err != nil && ctx.Err() == nil {
+		return nil, r.refuse(ctx, err)
+	}
 	recorded, err := r.start(ctx)
 	if !recorded {
 		return nil, err
@@ -125,10 +132,35 @@ func (r *run) admit() error {
 	if r.command, err = command(r.req, r.image); err != nil {
 		return err
 	}
+	if r.memory, err = r.Engine.memory(); err != nil {
+		return err
+	}
+	if err = r.memory.Fits(r.decision.Grant.Limits.Memory); err != nil {
+		return err
+	}
 	if r.stdin = newStdin(r.req); r.stdin != nil { // an interface around a nil pointer would not be nil
 		r.command.Stdin = r.stdin
 	}
 	return nil
+}
+
+// queue waits until the run's memory is free and holds it until the sandbox is gone. Its errors are refusals or ctx's.
+func (r *run) queue(ctx context.Context) (err error) {
+	begun := time.Now()
+	r.share, err = r.memory.Acquire(ctx, r.decision.Grant.Limits.Memory)
+	r.queued = time.Since(begun)
+	if err == nil {
+		r.undo.Push("give back memory", r.giveBackMemory) // before there is a sandbox, so that it is gone by then
+	}
+	return err
+}
+
+// giveBackMemory lets other runs have the memory, but not while something of this one may still use it.
+func (r *run) giveBackMemory(ctx context.Context) error {
+	if r.release != nil && r.release(ctx) != nil {
+		return errors.New("the sandbox could not be closed: its memory stays taken until this engine is closed")
+	}
+	return r.share.Release()
 }
 
 // takeInputs copies what the program is given. Its errors are refusals or ctx's.
@@ -205,6 +237,9 @@ func (r *run) start(ctx context.Context) (recorded bool, err error) {
 }
 
 func (r *run) makeBox(ctx context.Context) error {
+	if r.share == nil {
+		return context.Cause(ctx)
+	}
 	d := r.drivers[r.decision.Grant.Isolation]
 	spec := driver.Spec{ID: r.id, Limits: r.decision.Grant.Limits, Root: r.image.Root()}
 	if len(r.req.Inputs) > 0 { // then the folder was made before; else it may be in the making
@@ -379,7 +414,7 @@ func kept(s output.Stream) trace.Kept {
 // log writes the run's canonical line: nothing of its code, environment or output is in it.
 func (r *run) log(res *glovebox.Result, err error) {
 	attrs := []slog.Attr{slog.String("id", r.id), slog.String("tenant", r.who.Tenant), slog.String("rule", r.decision.Rule),
-		slog.Duration("took", time.Since(r.begun))}
+		slog.Duration("took", time.Since(r.begun)), slog.Duration("queued", r.queued)}
 	if err != nil {
 		var known *glovebox.Error
 		code := glovebox.CodeInternal

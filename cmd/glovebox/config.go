@@ -20,6 +20,7 @@ type settings struct {
 	dataDir string
 	policy  policy.Config
 	process processSettings
+	memory  memoryBudget
 
 	file  string         // for messages; empty when the built-in defaults are used
 	lines map[string]int // key → line of file
@@ -34,6 +35,12 @@ type processSettings struct {
 }
 
 type uidPool struct{ start, count uint32 }
+
+// memoryBudget is a percentage or a size, or zero for the engine's own default.
+type memoryBudget struct {
+	percent int
+	size    glovebox.Size
+}
 
 const (
 	systemConfig = "/etc/glovebox/glovebox.yaml"
@@ -209,7 +216,7 @@ func (s *settings) schema() *key {
 			"gvisor": missingKey, "microvm": missingKey, "remote": missingKey,
 		}},
 		"listen": missingKey, "tenants": missingKey, "secrets": missingKey, "images": missingKey, "pool": missingKey,
-		"memory_budget": missingKey, "trace": missingKey,
+		"memory_budget": scalar(s.memory.set), "trace": missingKey,
 	}}
 }
 
@@ -249,6 +256,22 @@ func absolute(to *string) func(string) error {
 		*to = v
 		return nil
 	}
+}
+
+// set reads 75% or 8GiB.
+func (m *memoryBudget) set(v string) (err error) {
+	number, percent := strings.CutSuffix(v, "%")
+	if !percent {
+		m.size, err = parseSize(v)
+		return notZero(m.size != 0, err)
+	}
+	n, err := parseCount(strings.TrimSpace(number))
+	if err != nil || n < 1 || n > 100 {
+		return glovebox.Errorf(glovebox.CodeInvalid, "write 1% to 100%, or a size such as 8GiB",
+			"%q is no share of a machine's memory", short(v))
+	}
+	m.percent = int(n)
+	return nil
 }
 
 // set reads START:COUNT.

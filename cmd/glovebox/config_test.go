@@ -32,6 +32,7 @@ drivers:
     cgroup: /glovebox/test
     uid_pool: "200000:4096"
     init: /opt/glovebox-init
+memory_budget: 60%
 `
 
 func TestConfiguration(t *testing.T) {
@@ -58,6 +59,9 @@ func TestConfiguration(t *testing.T) {
 		uids: uidPool{200000, 4096}}
 	if diff := cmp.Diff(p, got.process, cmp.AllowUnexported(processSettings{}, uidPool{})); diff != "" {
 		t.Error(diff)
+	}
+	if got.memory != (memoryBudget{percent: 60}) {
+		t.Errorf("memory_budget %+v", got.memory)
 	}
 	if got.dataDir != "/data" {
 		t.Errorf("data_dir %q", got.dataDir)
@@ -113,7 +117,8 @@ func TestBadConfiguration(t *testing.T) {
 		{"secrets", "secrets: {}\n", 126, []string{"secrets", "not available"}},
 		{"images", "images: {}\n", 126, []string{"images", "not available"}},
 		{"pool", "pool: {}\n", 126, []string{"pool", "not available"}},
-		{"memory budget", "memory_budget: 75%\n", 126, []string{"memory_budget", "not available"}},
+		{"memory budget in words", "memory_budget: most\n", 125, []string{":1: memory_budget"}},
+		{"memory budget beyond all", "memory_budget: 101%\n", 125, []string{":1: memory_budget", "1% to 100%"}},
 		{"retention", "trace: {retention: 30d}\n", 126, []string{"trace", "not available"}},
 		{"microvm", "drivers: {microvm: {emulated: false}}\n", 126, []string{"drivers.microvm", "not available"}},
 	} {
@@ -130,6 +135,28 @@ func TestBadConfiguration(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+func TestMemoryBudget(t *testing.T) {
+	for text, want := range map[string]memoryBudget{
+		"100%": {percent: 100}, "\"5 %\"": {percent: 5}, "8GiB": {size: 8 * glovebox.GiB}, "1000000000": {size: 1e9},
+	} {
+		tl := newTool(t)
+		tl.write(t, "g.yaml", "memory_budget: "+text+"\n")
+		if exit, _, errs := tl.run("run", "--config", "g.yaml", "-c", "1"); exit != 0 || tl.settings.memory != want {
+			t.Errorf("%s is %+v, want %+v\n%s", text, tl.settings.memory, want, errs)
+		}
+	}
+}
+
+func TestBadMemoryBudget(t *testing.T) {
+	for text, says := range map[string]string{"0": "limit of 0", "0%": "1% to 100%", "0.5%": "1% to 100%"} {
+		tl := newTool(t)
+		tl.write(t, "g.yaml", "memory_budget: "+text+"\n")
+		if exit, _, errs := tl.run("run", "--config", "g.yaml", "-c", "1"); exit != 125 || !strings.Contains(errs, says) {
+			t.Errorf("%s: exit code %d\n%s", text, exit, errs)
+		}
 	}
 }
 

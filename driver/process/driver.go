@@ -16,11 +16,10 @@ import (
 	"slices"
 	"sync"
 
-	"golang.org/x/sys/unix"
-
 	"glovebox"
 	"glovebox/driver"
 	"glovebox/internal/cgroup"
+	"glovebox/internal/lockfile"
 	"glovebox/internal/seccomp"
 )
 
@@ -86,7 +85,7 @@ func New(cfg Config) (*Driver, error) {
 	}
 	cfg.IDs = pool
 	if cfg.RuntimeDir == "" {
-		cfg.RuntimeDir = runtimeDir()
+		cfg.RuntimeDir = lockfile.Folder()
 	}
 	filter, err := seccomp.Filter(runtime.GOARCH)
 	if err != nil {
@@ -107,18 +106,6 @@ func (d *Driver) parent(host *cgroup.Host) string {
 		return fmt.Sprintf("/glovebox-%d", os.Getuid())
 	}
 	return host.Parent()
-}
-
-// runtimeDir is a folder of the calling user that no other engine of the user's can mistake for another.
-func runtimeDir() string {
-	uid := os.Getuid()
-	if uid == 0 {
-		return "/run/glovebox"
-	}
-	if own := fmt.Sprintf("/run/user/%d", uid); unix.Access(own, unix.W_OK) == nil {
-		return own + "/glovebox"
-	}
-	return fmt.Sprintf("/tmp/glovebox-%d", uid)
 }
 
 // Isolation is the process rung.

@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"os/user"
-	"path/filepath"
 	"strconv"
 	"strings"
 
@@ -18,6 +17,7 @@ import (
 	"glovebox"
 	"glovebox/internal/cgroup"
 	"glovebox/internal/kernelfile"
+	"glovebox/internal/lockfile"
 	"glovebox/internal/sandboxinit/wire"
 )
 
@@ -28,6 +28,9 @@ type IDPool struct {
 
 // blockSize is how many ids a sandbox takes: one for its init, one for the program, the rest kept for later use.
 const blockSize = 16
+
+// idLocks is the file whose bytes stand for the blocks.
+const idLocks = "ids.lock"
 
 // defaultPool lies where systemd's table of ids (UIDS-GIDS) has nothing: above container ranges, below the ids that some
 // programs take for negative numbers.
@@ -52,12 +55,12 @@ func (p IDPool) whole() (IDPool, error) {
 
 // ids are the host ids of one sandbox.
 type ids struct {
-	init, program uint32   // both the starting user's, where single
-	single        bool     // only the starting user's own id is mapped
-	keepOwner     bool     // an ordinary user started it
-	helper        bool     // newuidmap writes the maps
-	token         uint32   // number of the block, which names the sandbox among live ones
-	lock          *os.File // holds the block until the sandbox is gone
+	init, program uint32         // both the starting user's, where single
+	single        bool           // only the starting user's own id is mapped
+	keepOwner     bool           // an ordinary user started it
+	helper        bool           // newuidmap writes the maps
+	token         uint32         // number of the block, which names the sandbox among live ones
+	lock          *lockfile.File // holds the block until the sandbox is gone
 }
 
 func (i *ids) release() error {
@@ -103,7 +106,7 @@ func (d *Driver) takeIDs() (*ids, error) {
 // takeBlock locks one block of the pool. The lock is on one byte of one file and goes with the process that holds it, so
 // nothing is left to clean up.
 func takeBlock(pool IDPool, dir string) (*ids, error) {
-	f, err := openLocks(dir)
+	f, err := lockfile.Open(dir, idLocks)
 	if err != nil {
 		return nil, err
 	}
@@ -112,40 +115,17 @@ func takeBlock(pool IDPool, dir string) (*ids, error) {
 	for n := range blocks {
 		block := (first + n) % blocks
 		token := pool.Start/blockSize + block
-		lock := unix.Flock_t{Type: unix.F_WRLCK, Start: int64(token), Len: 1}
-		err := unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &lock)
-		if err == nil {
-			return &ids{init: token * blockSize, program: token*blockSize + 1, token: token, lock: f}, nil
+		taken, err := f.Take(lockfile.Range{Start: int64(token), Length: 1})
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("take ids: %w", err), f.Close())
 		}
-		if !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EACCES) {
-			f.Close()
-			return nil, fmt.Errorf("lock ids: %w", err)
+		if taken {
+			return &ids{init: token * blockSize, program: token*blockSize + 1, token: token, lock: f}, nil
 		}
 	}
 	f.Close()
 	return nil, glovebox.Errorf(glovebox.CodeExhausted, "wait for runs to end, or widen drivers.process.uid_pool",
 		"all %d blocks of user ids are in use", blocks)
-}
-
-// openLocks opens the file of locks in a folder that is the calling user's alone: whoever else could make the folder could
-// hold all locks.
-func openLocks(dir string) (*os.File, error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("make folder for locks: %w", err)
-	}
-	var st unix.Stat_t
-	if err := unix.Lstat(dir, &st); err != nil {
-		return nil, fmt.Errorf("look at folder for locks: %w", err)
-	}
-	if st.Mode&unix.S_IFMT != unix.S_IFDIR || st.Uid != uint32(os.Getuid()) || st.Mode&0o022 != 0 {
-		return nil, glovebox.Errorf(glovebox.CodeUnavailable, "remove "+dir+" (it is made anew) or let root do it",
-			"the folder for locks is not the calling user's own")
-	}
-	f, err := os.OpenFile(filepath.Join(dir, "ids.lock"), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("open id locks: %w", err)
-	}
-	return f, nil
 }
 
 // groupName names a sandbox's control groups so that others can tell whether their owner lives.
@@ -154,7 +134,7 @@ func (i *ids) groupName(id string) string { return fmt.Sprintf("%s-t%08x", id, i
 // sweep removes the control groups of sandboxes whose supervisor died: those whose token nobody holds, or a new sandbox by
 // another name. What still has processes stays; they are dying, since their lifeline is gone.
 func (d *Driver) sweep(host *cgroup.Host, token uint32, name string) error {
-	locks, err := openLocks(d.cfg.RuntimeDir)
+	locks, err := lockfile.Open(d.cfg.RuntimeDir, idLocks)
 	if err != nil {
 		return err
 	}
@@ -171,9 +151,9 @@ func (d *Driver) sweep(host *cgroup.Host, token uint32, name string) error {
 		if uint32(theirs) == token {
 			return group == name
 		}
-		lock := unix.Flock_t{Type: unix.F_WRLCK, Start: int64(theirs), Len: 1}
-		err = unix.FcntlFlock(locks.Fd(), unix.F_OFD_GETLK, &lock)
-		return err != nil || lock.Type != unix.F_UNLCK
+		live := false
+		err = locks.Each(lockfile.Range{Start: int64(theirs), Length: 1}, func(lockfile.Range) bool { live = true; return false })
+		return err != nil || live
 	})
 }
 
