@@ -1,6 +1,7 @@
 package process_test
 
 import (
+	"bufio"
 	"errors"
 	"fmt"
 	"io"
@@ -254,6 +255,103 @@ func checkInitThread(t *testing.T, file string) {
 			if n, err := strconv.Atoi(id); err != nil || n < 0x70000000 {
 				t.Errorf("%s: %s %q", file, ids, fields[ids])
 			}
+		}
+	}
+}
+
+// TestRequestTouchesTheProgramOnly looks from outside at what init was started with: nothing that the request says reaches
+// it, the names that loaders and runtimes heed least of all.
+func TestRequestTouchesTheProgramOnly(t *testing.T) {
+	needRoot(t)
+	cgroup := fmt.Sprintf("/glovebox-request-%d", os.Getpid())
+	removeGroup(t, cgroup)
+	d, err := process.New(process.Config{Init: initBinary, Cgroup: cgroup, ScratchDir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	host, err := image.Host(image.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := d.Start(t.Context(), driver.Spec{ID: "request", Limits: limits(), Root: host.Root()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close(t.Context())
+	env := []string{"LD_PRELOAD=/workspace/x.so", "GODEBUG=inittrace=1", "GOMAXPROCS=9", "PATH=/workspace:/usr/bin:/bin", "IFS=x"}
+	p, err := s.Exec(t.Context(), driver.Command{
+		Argv: []string{"sh", "-c", "tr '\\0' '\\n' < /proc/self/environ; exec sleep 60", "word-of-the-request"}, Env: env, Dir: "/workspace",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	lines := bufio.NewScanner(p.Stdout())
+	for len(got) < len(env) && lines.Scan() {
+		got = append(got, lines.Text())
+	}
+	if !slices.Equal(got, env) {
+		t.Errorf("the program has %q, want %q", got, env)
+	}
+	pids, _ := members(t, cgroup)
+	for _, pid := range pids {
+		comm, _ := os.ReadFile("/proc/" + pid + "/comm")
+		if string(comm) != "glovebox-init\n" {
+			continue
+		}
+		for file, want := range map[string]string{"environ": "GOMAXPROCS=1\x00", "cmdline": "glovebox-init\x00"} {
+			if b, err := os.ReadFile("/proc/" + pid + "/" + file); err != nil || string(b) != want {
+				t.Errorf("init's %s is %q, %v", file, b, err)
+			}
+		}
+		return
+	}
+	t.Error("init was not seen")
+}
+
+// TestMountTargetsFollowNoLink builds roots in which a link lies in the way of a mount, or is what is to be mounted: each is
+// refused at that step, and nothing is left.
+func TestMountTargetsFollowNoLink(t *testing.T) {
+	needRoot(t)
+	cgroup := fmt.Sprintf("/glovebox-links-%d", os.Getpid())
+	removeGroup(t, cgroup)
+	d, err := process.New(process.Config{Init: initBinary, Cgroup: cgroup, ScratchDir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	host, err := image.Host(image.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	trap := t.TempDir()
+	if err := errors.Join(os.Symlink("/etc", trap+"/way"), os.Symlink("../usr", trap+"/up"),
+		os.WriteFile(trap+"/file", nil, 0o644), os.Symlink("/etc/shadow", trap+"/shadow")); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		mounts []driver.Mount
+		step   string
+	}{
+		"through an absolute link": {[]driver.Mount{{Source: trap, Target: "/trap"}, {Source: trap + "/file", Target: "/trap/way/passwd"}},
+			"place /trap/way/passwd"},
+		"through a relative link": {[]driver.Mount{{Source: trap, Target: "/trap"}, {Source: trap, Target: "/trap/up/lib"}},
+			"place /trap/up/lib"},
+		"onto a link":     {[]driver.Mount{{Source: trap, Target: "/trap"}, {Source: trap, Target: "/trap/way"}}, "place /trap/way"},
+		"of a link":       {[]driver.Mount{{Source: trap + "/shadow", Target: "/etc/shadow"}}, "open /etc/shadow of the host"},
+		"beneath a file":  {[]driver.Mount{{Source: trap, Target: "/trap"}, {Source: trap, Target: "/trap/file/x"}}, "place /trap/file/x"},
+		"of what is gone": {[]driver.Mount{{Source: trap + "/gone", Target: "/gone"}}, "open /gone of the host"},
+	} {
+		root := host.Root()
+		root.Mounts = append(root.Mounts, c.mounts...)
+		s, err := d.Start(t.Context(), driver.Spec{ID: "links", Limits: limits(), Root: root})
+		if err == nil {
+			s.Close(t.Context())
+		}
+		if err == nil || !strings.Contains(err.Error(), c.step) {
+			t.Errorf("%s: %v, want the step %q", name, err, c.step)
+		}
+		if pids, groups := members(t, cgroup); len(pids) > 0 || groups > 0 {
+			t.Errorf("%s: %d processes and %d control groups are left", name, len(pids), groups)
 		}
 	}
 }
