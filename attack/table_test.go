@@ -251,7 +251,7 @@ func TestProgramsSayWhatTheyAre(t *testing.T) {
 				t.Errorf("%s names %s, which is not in the table", p.Name(), entry)
 			}
 		}
-		if !strings.Contains(code.String(), `"`+p.Name()+`"`) {
+		if !strings.Contains(code.String(), p.Name()+`"`) {
 			t.Errorf("no test runs %s", p.Name())
 		}
 	}
