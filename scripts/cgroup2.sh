@@ -92,7 +92,9 @@ cat >etc/systemd/system/glovebox.service <<-END
 	TTYPath=/dev/ttyS0
 	TimeoutStartSec=infinity
 END
-install -D -m 644 "$cache/kernel/lib/modules/$version/kernel/drivers/block/loop.ko" usr/lib/modules/loop.ko
+for module in drivers/block/loop fs/overlayfs/overlay; do
+	install -D -m 644 -t "usr/lib/modules/$version" "$cache/kernel/lib/modules/$version/kernel/$module.ko"
+done
 cd - >/dev/null
 chown 1000:1000 "$root/home/tester"
 rm -f "$cache/root.img"
@@ -103,7 +105,10 @@ disk=$cache/tests
 rm -rf "$disk" "$disk.img"; mkdir -p "$disk"
 CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o "$disk/" ./cmd/...
 for package in internal/cgroup driver/process; do
-	CGO_ENABLED=0 go test -c -ldflags '-s -w' -o "$disk/$(basename $package).test" ./$package
+	name=$(basename $package)
+	CGO_ENABLED=0 go test -c -ldflags '-s -w' -o "$disk/$name.test" ./$package
+	mkdir "$disk/$name"
+	[ ! -d $package/testdata ] || cp -r $package/testdata "$disk/$name/"
 done
 cp scripts/cgroup2_guest.sh "$disk/guest.sh"
 printf '%s\n' "$parts" >"$disk/parts"

@@ -20,29 +20,34 @@ as_tester() {
 		-E PATH=/usr/sbin:/usr/bin -E HOME=/home/tester sh -euc "$1"
 }
 
-# tests PACKAGE FLAG...: the tests of a package, as whoever calls.
+# root_tests PACKAGE FLAG...: the tests of a package.
 root_tests() {
 	package=$1; shift
-	(cd /tmp && GLOVEBOX_TEST_ROOT=1 GLOVEBOX_TEST_INIT=/mnt/glovebox-init "/mnt/$package.test" -test.v -test.timeout 60m "$@")
+	(cd "/mnt/$package" && TMPDIR=/tmp GLOVEBOX_TEST_ROOT=1 GLOVEBOX_TEST_INIT=/mnt/glovebox-init \
+		"/mnt/$package.test" -test.v -test.timeout 60m "$@")
 }
 
-printed() { [ "$(eval "$2")" = "$1" ]; }
+# A run whose output is checked; the first words may say how to start glovebox.
+run='[ "$($before /mnt/glovebox run --trust model --isolation process -c "print(1)")" = 1 ]'
+scope='systemd-run --user --scope --quiet -p Delegate=yes'
 
 swap() { dd if=/dev/zero of=/swap bs=1M count=256 status=none && mkswap -q /swap && swapon /swap; }
 
 echo "kernel $(uname -r), $(systemctl --version | head -n 1), controllers $(cat /sys/fs/cgroup/cgroup.controllers)"
 [ ! -e /sys/fs/cgroup/memory ] || { echo "version 1 is here too"; exit 1; }
-insmod /usr/lib/modules/loop.ko
+depmod -a && modprobe loop # overlay comes by itself, as on any machine
 
-part root-run printed 1 '/mnt/glovebox run --trust model --isolation process -c "print(1)"'
+part root-run sh -c "before=; $run"
 part root-doctor /mnt/glovebox doctor
 part root-cgroup root_tests cgroup
 part root-process root_tests process
 part swap-on swap
 part swap-cgroup root_tests cgroup
-part scope-run as_tester '[ "$(systemd-run --user --scope --quiet -p Delegate=yes /mnt/glovebox run --trust model --isolation process -c "print(1)")" = 1 ]'
-part scope-doctor as_tester 'systemd-run --user --scope --quiet -p Delegate=yes /mnt/glovebox doctor'
-part user-run as_tester '/mnt/glovebox run --trust model --isolation process -c "print(1)"'
+part scope-run as_tester "before='$scope'; $run"
+part scope-doctor as_tester "$scope /mnt/glovebox doctor"
+part scope-process as_tester "cd /mnt/process && TMPDIR=/home/tester GLOVEBOX_TEST_INIT=/mnt/glovebox-init \
+	$scope /mnt/process.test -test.v -test.run 'TestConformance|TestKeptToItsCPUs'"
+part user-run as_tester "before=; $run"
 part user-doctor as_tester '/mnt/glovebox doctor'
 
 [ -z "$failed" ] && echo "cgroup2: all passed" || echo "cgroup2: failed:$failed"
