@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"os/user"
+	"slices"
 	"strings"
 	"syscall"
 	"unsafe"
@@ -27,16 +28,21 @@ func (d *Driver) Controls(ctx context.Context) []glovebox.Control {
 			"mount -t cgroup2 cgroup2 /sys/fs/cgroup"))
 	} else {
 		for _, f := range host.Controls(d.parent(host)) {
+			if f.Name == "cpuset" && !f.Available {
+				f.Detail += "; programs are kept to their CPUs by affinity, which they may not change then"
+			}
 			all = append(all, control("cgroup "+f.Name, f.Available, f.Detail, f.Fix))
 		}
 	}
 	all = append(all, diskControl(), d.trialControl(ctx))
 	for i := range all {
-		all[i].Required = !d.accepts(strings.TrimPrefix(all[i].Name, "cgroup ")) && all[i].Name != "workspace on disk" &&
-			all[i].Name != "own user ids"
+		all[i].Required = !d.accepts(all[i].Name) && !slices.Contains(replaceable, all[i].Name)
 	}
 	return all
 }
+
+// replaceable are the controls in whose place there is another.
+var replaceable = []string{"workspace on disk", "own user ids", "cgroup cpuset"}
 
 // trialControl makes a sandbox and takes it down again: what the others cannot foresee shows here.
 func (d *Driver) trialControl(ctx context.Context) glovebox.Control {

@@ -37,17 +37,18 @@ type Config struct {
 	RuntimeDir string
 	// ScratchDir holds the backing files of workspaces on disk. Required.
 	ScratchDir string
-	// Accept names the controls that a run may go without: landlock, cpuset. Anything else is required.
+	// Accept names the controls that a run may go without: landlock. Anything else is required.
 	Accept []string
 }
 
 // acceptable are the controls that an operator may accept to be without, by name.
-var acceptable = []string{"landlock", "cpuset"}
+var acceptable = []string{"landlock"}
 
 // Driver makes sandboxes of the process rung. It is safe for concurrent use.
 type Driver struct {
 	cfg    Config
-	filter []byte
+	filter []byte // for programs that their control group keeps to their CPUs
+	pinned []byte // for those that are kept to them by affinity
 	host   func() (*cgroup.Host, error)
 	abi    func() int // the kernel's version of Landlock
 
@@ -91,7 +92,11 @@ func New(cfg Config) (*Driver, error) {
 	if err != nil {
 		return nil, fmt.Errorf("build system call filter: %w", err)
 	}
-	d := &Driver{cfg: cfg, filter: filter}
+	pinned, err := seccomp.Pinned(runtime.GOARCH)
+	if err != nil {
+		return nil, fmt.Errorf("build system call filter: %w", err)
+	}
+	d := &Driver{cfg: cfg, filter: filter, pinned: pinned}
 	d.host = sync.OnceValues(func() (*cgroup.Host, error) { return cgroup.Detect("/sys/fs/cgroup") })
 	d.abi = sync.OnceValue(landlockABI)
 	return d, nil

@@ -30,8 +30,7 @@ func run(m *testing.M) int {
 		}
 		return 0
 	}
-	if os.Getenv(userCgroupEnv) != "" {
-		initBinary = os.Getenv("GLOVEBOX_TEST_INIT")
+	if initBinary = os.Getenv("GLOVEBOX_TEST_INIT"); initBinary != "" {
 		return m.Run()
 	}
 	dir, err := os.MkdirTemp("", "glovebox-init-")

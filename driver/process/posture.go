@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"glovebox"
+	"glovebox/internal/cgroup"
 	"glovebox/internal/kernelfile"
 	"glovebox/internal/sandboxinit/wire"
 )
@@ -53,6 +54,14 @@ func (s *sandbox) readPosture(f *wire.Started) (glovebox.Posture, error) {
 		return nil, postureError("its network interfaces are %q", f.Interfaces)
 	}
 	p["network"] = "loopback only"
+	switch s.queue {
+	case "128":
+		p["waiting_connections"] = "at most 128 a socket"
+	case "":
+		p["waiting_connections"] = "the kernel's own bound"
+	default:
+		return nil, postureError("its bound on waiting connections is %.20q", s.queue)
+	}
 	if err := s.readMounts(f.Mounts, p); err != nil {
 		return nil, err
 	}
@@ -60,11 +69,11 @@ func (s *sandbox) readPosture(f *wire.Started) (glovebox.Posture, error) {
 	if s.landlock > 0 {
 		p["landlock"] = fmt.Sprintf("version %d", s.landlock)
 	}
-	return p, s.readLimits(p)
+	return p, s.readLimits(p, status)
 }
 
 // readLimits checks that the program is in its control groups and that they have the limits that were granted.
-func (s *sandbox) readLimits(p glovebox.Posture) error {
+func (s *sandbox) readLimits(p glovebox.Posture, status map[string]string) error {
 	joined, err := s.group.Everywhere()
 	if err != nil {
 		return fmt.Errorf("read membership back: %w", err)
@@ -88,13 +97,16 @@ func (s *sandbox) readLimits(p glovebox.Posture) error {
 	if n, err := strconv.ParseFloat(limits["cpu"], 64); err != nil || n > granted.CPUs+0.001 || n < granted.CPUs-0.001 {
 		return postureError("its limit of CPU bandwidth is %q", limits["cpu"])
 	}
-	if _, ok := limits["cpuset"]; !ok {
-		if !s.driver.accepts("cpuset") {
-			return glovebox.Errorf(glovebox.CodeUnavailable,
-				"mount the cpuset controller, or set drivers.process.accept: [cpuset]",
-				"this machine cannot keep a run to the CPUs it was granted")
+	if !s.group.ControlsCPUs() {
+		// The filter refuses to widen it (see seccomp.Pinned).
+		list := status["Cpus_allowed_list"]
+		if cpus, err := cgroup.ParseCPUs(list); err != nil || !slices.Equal(cpus, s.group.CPUs()) {
+			return postureError("its CPUs are %.40q", list)
 		}
-		limits["cpuset"] = "absent (accepted)"
+		limits["cpuset"] = list + " (affinity)"
+	}
+	if limits["cpuset"] == "" {
+		return postureError("nothing keeps it to its CPUs")
 	}
 	for name, value := range limits {
 		p["cgroup_"+name] = value

@@ -30,6 +30,7 @@ type sandbox struct {
 	data     *os.File
 	baseline int64 // bytes of data in use before the program
 	landlock int
+	queue    string // as in wire.Ready
 
 	replies chan reply    // answers to requests, one at a time
 	lost    chan struct{} // closed when nothing more will come from init
@@ -288,6 +289,9 @@ func (s *sandbox) Exec(ctx context.Context, cmd driver.Command) (driver.Process,
 	e := &wire.Exec{
 		Argv: bytesOf(cmd.Argv), Env: bytesOf(cmd.Env), Dir: cmd.Dir, HasCode: cmd.Code != nil, CodeName: cmd.CodeName,
 		BornIn: s.group.Unified() != nil, CgroupFiles: len(s.group.Tasks()), Stdin: cmd.Stdin != nil,
+	}
+	if !s.group.ControlsCPUs() {
+		e.CPUs = s.group.CPUs()
 	}
 	files := groups
 	if cmd.Code != nil {

@@ -150,6 +150,9 @@ func (s *sandbox) sendSetup(ctx context.Context) error {
 		Hostname: hostname, Filter: s.driver.filter, OpenFiles: uint64(spec.Limits.OpenFiles),
 		Landlock: s.driver.abi() > 0,
 	}
+	if !s.group.ControlsCPUs() {
+		setup.Filter = s.driver.pinned
+	}
 	for _, m := range spec.Root.Mounts {
 		setup.Mounts = append(setup.Mounts, wire.Mount(m))
 	}
@@ -188,7 +191,7 @@ func (s *sandbox) awaitReady(ctx context.Context) error {
 		wire.CloseAll(r.files)
 		return err
 	}
-	s.data, s.landlock = r.files[0], r.message.Ready.LandlockABI
+	s.data, s.landlock, s.queue = r.files[0], r.message.Ready.LandlockABI, r.message.Ready.Queue
 	s.baseline = (int64(st.Blocks) - int64(st.Bfree)) * st.Bsize
 	return nil
 }

@@ -160,7 +160,7 @@ func TestVersion2Missing(t *testing.T) {
 		"no limit of processes":     {[]string{"pids.max"}, true, glovebox.CodeUnavailable},
 		"no limit of CPU":           {[]string{"cpu.max"}, true, glovebox.CodeUnavailable},
 		"no limit of memory":        {[]string{"memory.max"}, true, glovebox.CodeUnavailable},
-		"CPUs cannot be restricted": {[]string{"cpuset.cpus"}, true, glovebox.CodeUnavailable},
+		"CPUs cannot be restricted": {[]string{"cpuset.cpus"}, true, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFake(t, c.leave...)
@@ -179,6 +179,10 @@ func TestVersion2Missing(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer g.Close()
+			kept := !strings.Contains(name, "CPUs")
+			if g.ControlsCPUs() != kept || !kept && len(g.CPUs()) != 1 {
+				t.Errorf("CPUs %v, controlled %v", g.CPUs(), g.ControlsCPUs())
+			}
 			s, err := g.Sample()
 			if err != nil || strings.Contains(name, "peaks") != (s.MemoryPeak == -1 && s.ProcessesPeak == -1) {
 				t.Errorf("sample %+v, %v", s, err)
@@ -306,7 +310,7 @@ func TestParseCPUs(t *testing.T) {
 		"": "", "0\n": "0", "0-3": "0,1,2,3", "0-1,4,6-7": "0,1,4,6,7", ",": "",
 		"a": "error", "3-1": "error", "-1": "error", "0-99999999999": "error", "0-65535,0-65535": "error", "1-2-3": "error",
 	} {
-		cpus, err := parseCPUs(text)
+		cpus, err := ParseCPUs(text)
 		got := formatCPUs(cpus)
 		if err != nil {
 			got = "error"
@@ -320,9 +324,9 @@ func TestParseCPUs(t *testing.T) {
 func FuzzParseCPUs(f *testing.F) {
 	f.Add("0-3,8")
 	f.Fuzz(func(t *testing.T, s string) {
-		cpus, err := parseCPUs(s)
+		cpus, err := ParseCPUs(s)
 		if err == nil {
-			if again, err := parseCPUs(formatCPUs(cpus)); err != nil || !cmp.Equal(cpus, again) {
+			if again, err := ParseCPUs(formatCPUs(cpus)); err != nil || !cmp.Equal(cpus, again) {
 				t.Errorf("%q: %v, then %v, %v", s, cpus, again, err)
 			}
 		}

@@ -90,8 +90,8 @@ func field(text, key string) (int64, bool) {
 // cpuBound is above any number of a CPU that Linux supports.
 const cpuBound = 1 << 16
 
-// parseCPUs reads the kernel's list format, such as "0-3,8".
-func parseCPUs(s string) ([]int, error) {
+// ParseCPUs reads the kernel's list format, such as "0-3,8", of cpuset(7).
+func ParseCPUs(s string) ([]int, error) {
 	var cpus []int
 	for part := range strings.SplitSeq(strings.TrimSpace(s), ",") {
 		if part == "" {

@@ -112,7 +112,7 @@ func (h *Host) New(parent, name string) (g *Group, err error) {
 // Limit sets the limits, once, before anything of the run's joins.
 //
 // A run of fewer CPUs than the parent has is kept to ceil(CPUs) of them, the least taken ones, so that programs that count
-// CPUs see no more. Where the cpuset controller is missing nothing keeps it to them.
+// CPUs see no more. Where the cpuset controller is missing they are only chosen (see ControlsCPUs).
 func (g *Group) Limit(l Limits) error {
 	if err := l.check(); err != nil {
 		return err
@@ -122,6 +122,26 @@ func (g *Group) Limit(l Limits) error {
 		return g.host.explain(g.parent, fmt.Errorf("limit control group: %w", err))
 	}
 	return nil
+}
+
+// ControlsCPUs reports whether the group itself keeps the run to its CPUs. Where it does not the caller has to, to CPUs.
+func (g *Group) ControlsCPUs() bool {
+	_, controlled := g.cpuset()
+	return controlled
+}
+
+// CPUs are the CPUs that Limit chose for the run, in order; empty where the group leaves it all that the parent has.
+func (g *Group) CPUs() []int { return g.cpus }
+
+// cpuset is where the group has the controller. In version 2 the top may have it and not hand it down this far: systemd
+// gives ordinary users only memory, pids and cpu.
+func (g *Group) cpuset() (place, bool) {
+	p, ok := g.host.places["cpuset"]
+	if ok && p.v2 {
+		_, err := os.Stat(filepath.Join(g.dirs[p], "cpuset.cpus"))
+		ok = err == nil
+	}
+	return p, ok
 }
 
 // goodName reports whether a name is made of letters, digits, "_" and "-". (An expression would be compiled at every start

@@ -105,7 +105,7 @@ func (h *Host) findOwn(membership io.Reader) error {
 	}
 	for line := range strings.Lines(string(b)) {
 		if path, ok := strings.CutPrefix(strings.TrimSuffix(line, "\n"), "0::/"); ok && filepath.IsLocal(path) {
-			h.own = "/" + path
+			h.own = "/" + strings.TrimSuffix(strings.TrimSuffix(path, supervisorLeaf), "/")
 		}
 	}
 	return nil

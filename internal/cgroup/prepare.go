@@ -38,7 +38,8 @@ func (h *Host) forget(parent string) {
 }
 
 // prepareIn walks from the top of a hierarchy to the parent. A version 1 cpuset starts empty and takes its values from
-// above; in version 2 each folder must hand the controllers down.
+// above; in version 2 each folder must hand the controllers down. A folder above the parent that belongs to others hands
+// down what it does: what a run cannot go without and does not get is missed when its limit is set.
 func (h *Host) prepareIn(p place, parent string) error {
 	at := p.dir
 	for _, step := range append([]string{""}, strings.Split(parent[1:], "/")...) {
@@ -50,7 +51,11 @@ func (h *Host) prepareIn(p place, parent string) error {
 			}
 		}
 		if p.v2 {
-			if err := h.handDown(at); err != nil {
+			err := h.handDown(at)
+			if others := errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS); others && at != p.dir+parent {
+				err = nil
+			}
+			if err != nil {
 				return err
 			}
 		} else if step != "" && h.places["cpuset"] == p {
@@ -114,6 +119,9 @@ func (h *Host) handDown(dir string) error {
 	return err
 }
 
+// supervisorLeaf is where a supervisor is that stepped aside.
+const supervisorLeaf = "glovebox-supervisor"
+
 // stepAside moves this process from a group into a leaf of it.
 func stepAside(dir string) error {
 	members, err := read(dir, "cgroup.procs")
@@ -123,27 +131,28 @@ func stepAside(dir string) error {
 	if self := strconv.Itoa(os.Getpid()); members != self {
 		return fmt.Errorf("processes of others are in the control group: %w", syscall.EBUSY)
 	}
-	leaf := filepath.Join(dir, "glovebox-supervisor")
+	leaf := filepath.Join(dir, supervisorLeaf)
 	if err := os.Mkdir(leaf, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
 	return write(leaf, "cgroup.procs", "0")
 }
 
-// limitCPUs keeps the group to n CPUs, if the parent has more.
+// limitCPUs keeps the group to n CPUs, if the parent has more. Without the controller it only chooses them.
 func (g *Group) limitCPUs(n int) error {
-	p, controlled := g.host.places["cpuset"]
+	p, controlled := g.cpuset()
 	allowed, err := g.host.allowed(p, controlled, g.parent)
 	if err != nil {
 		return err
+	}
+	if !controlled {
+		g.cpus = g.host.take(allowed, min(n, len(allowed)), g.dirs[g.order[0]])
+		return nil
 	}
 	if n < len(allowed) {
 		g.cpus = g.host.take(allowed, n, g.dirs[p])
 	} else if p.v2 {
 		return nil // empty means the parent's
-	}
-	if !controlled {
-		return nil
 	}
 	if !p.v2 {
 		mems, err := read(p.dir+g.parent, "cpuset.mems")
@@ -171,7 +180,7 @@ func (h *Host) allowed(p place, controlled bool, parent string) ([]int, error) {
 		if err != nil {
 			return nil, err
 		}
-		return parseCPUs(list)
+		return ParseCPUs(list)
 	}
 	var set unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &set); err != nil {

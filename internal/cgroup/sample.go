@@ -222,7 +222,7 @@ func (g *Group) limitsCPU(in map[string]string, get func(place, string) (int64, 
 	if ok && window > 0 {
 		in["cpu"] = strconv.FormatFloat(float64(quota)/float64(window), 'f', -1, 64)
 	}
-	if p, ok := g.host.places["cpuset"]; ok {
+	if p, ok := g.cpuset(); ok {
 		file := "cpuset.cpus"
 		if p.v2 {
 			file = "cpuset.cpus.effective"

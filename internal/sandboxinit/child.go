@@ -38,7 +38,7 @@ const (
 
 var childSteps = [...]string{
 	stepSession: "start session", stepSignals: "reset signals", stepCgroup: "join control groups",
-	stepCgroupNS: "make control group namespace", stepCPUs: "take all CPUs of the control group",
+	stepCgroupNS: "make control group namespace", stepCPUs: "take its CPUs",
 	stepOOM:   "offer itself to the out-of-memory killer",
 	stepStdio: "connect standard streams", stepLimits: "set resource limits", stepDir: "enter working directory",
 	stepGroups: "drop groups", stepBounding: "drop capability bounds", stepIDs: "take program id",
@@ -74,7 +74,7 @@ type child struct {
 	clone     rawfork.CloneArgs
 	zero      [2]byte // "0", what a control group file takes for "whoever writes"
 	oom       [4]byte
-	cpus      [1024]byte // every CPU there can be
+	cpus      [1024]byte // a bit for each CPU to run on, of every CPU there can be
 	sigaction [32]byte   // SIG_DFL with no flags: struct sigaction is 32 bytes on 64-bit Linux
 	caps      [2]unix.CapUserData
 	capHeader unix.CapUserHeader
@@ -103,9 +103,6 @@ func (c *child) start() (*started, error) {
 	c.report, c.gate = report[1], gate[0]
 	copy(c.zero[:], "0")
 	copy(c.oom[:], "1000")
-	for i := range c.cpus {
-		c.cpus[i] = 0xff
-	}
 	c.capHeader = unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	c.lastCap = unix.CAP_LAST_CAP
 
@@ -270,8 +267,8 @@ func (c *child) prepare() syscall.Errno {
 	}
 	c.failed.step = stepCPUs
 	// A caller that is kept to some CPUs would keep its programs to them whatever was granted.
-	all := uintptr(unsafe.Pointer(&c.cpus))
-	if _, _, e := syscall.RawSyscall(syscall.SYS_SCHED_SETAFFINITY, 0, uintptr(len(c.cpus)), all); e != 0 {
+	cpus := uintptr(unsafe.Pointer(&c.cpus))
+	if _, _, e := syscall.RawSyscall(syscall.SYS_SCHED_SETAFFINITY, 0, uintptr(len(c.cpus)), cpus); e != 0 {
 		return e
 	}
 	c.failed.step = stepOOM

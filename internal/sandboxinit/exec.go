@@ -178,12 +178,27 @@ func (s *sandbox) newChild(e *wire.Exec, p *pipes, cgroups []*os.File) *child {
 	for _, f := range cgroups {
 		c.cgroups = append(c.cgroups, wire.FD(f))
 	}
+	c.setCPUs(e.CPUs)
 	filter := s.setup.Filter
 	c.filter = unix.SockFprog{
 		Len:    uint16(len(filter) / int(unsafe.Sizeof(unix.SockFilter{}))),
 		Filter: (*unix.SockFilter)(unsafe.Pointer(unsafe.SliceData(filter))),
 	}
 	return c
+}
+
+// setCPUs takes the CPUs to run on; none is all that the control groups leave.
+func (c *child) setCPUs(cpus []int) {
+	for i := range c.cpus {
+		if len(cpus) == 0 {
+			c.cpus[i] = 0xff
+		}
+	}
+	for _, n := range cpus {
+		if n >= 0 && n < 8*len(c.cpus) {
+			c.cpus[n/8] |= 1 << (n % 8) // the kernel's longs, on a machine that has their low byte first
+		}
+	}
 }
 
 // candidates are the paths at which name may be found, as execvp(3) looks them up.

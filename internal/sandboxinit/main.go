@@ -48,6 +48,7 @@ type sandbox struct {
 	proc     int // the sandbox's /proc, writable here and nowhere else
 	landlock int // the program's ruleset, -1 for none
 	abi      int
+	queue    string   // the bound on connections that wait at one socket; empty where the kernel does not show it
 	waiting  *waiting // the child at the gate, if any
 	leaders  chan leader
 }
@@ -106,7 +107,7 @@ func (s *sandbox) serve(m wire.Message, files []*os.File) error {
 			return s.fail(err)
 		}
 		data := os.NewFile(uintptr(s.data), "data")
-		return s.conn.Send(wire.Message{Ready: &wire.Ready{LandlockABI: s.abi}}, data)
+		return s.conn.Send(wire.Message{Ready: &wire.Ready{LandlockABI: s.abi, Queue: s.queue}}, data)
 	case m.Exec != nil:
 		return s.exec(m.Exec, files)
 	case m.Go != nil:

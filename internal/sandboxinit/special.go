@@ -2,6 +2,7 @@ package sandboxinit
 
 import (
 	"errors"
+	"io/fs"
 	"slices"
 	"strings"
 	"unsafe"
@@ -69,16 +70,21 @@ func (s *sandbox) makeProc() error {
 
 // limitKernel lowers what the kernel lends to a user or a network in all, of which a sandbox could otherwise take the
 // host's share too: watches are counted for whoever made the user namespace as well, and connections that nobody accepts
-// for nobody.
+// for nobody. Older kernels keep the last of these from all but the host's root.
 func (s *sandbox) limitKernel() error {
+	const queue = "sys/net/core/somaxconn"
 	for _, l := range []struct{ file, most string }{
-		{"sys/user/max_inotify_instances", "16"}, {"sys/user/max_inotify_watches", "8192"},
-		{"sys/net/core/somaxconn", "128"},
+		{"sys/user/max_inotify_instances", "16"}, {"sys/user/max_inotify_watches", "8192"}, {queue, "128"},
 	} {
-		if err := kernelfile.WriteAt(s.proc, l.file, l.most); err != nil {
+		err := kernelfile.WriteAt(s.proc, l.file, l.most)
+		if errors.Is(err, fs.ErrNotExist) && l.file == queue {
+			return nil
+		}
+		if err != nil {
 			return step("limit "+l.file, err)
 		}
 	}
+	s.queue = strings.TrimSpace(s.readProc(queue))
 	return nil
 }
 

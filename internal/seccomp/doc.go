@@ -7,7 +7,9 @@ package seccomp
 
 import (
 	_ "embed"
+	"encoding/binary"
 	"fmt"
+	"slices"
 )
 
 //go:embed amd64.bpf
@@ -26,4 +28,33 @@ func Filter(goarch string) ([]byte, error) {
 		return []byte(arm64), nil
 	}
 	return nil, fmt.Errorf("no system call filter for %q", goarch)
+}
+
+// Pinned is Filter with one rule before it: sched_setaffinity is refused with EPERM. It is for programs that are kept to
+// their CPUs by affinity alone, which they could widen again.
+func Pinned(goarch string) ([]byte, error) {
+	rest, err := Filter(goarch)
+	if err != nil {
+		return nil, err
+	}
+	// The kernel's names (linux/audit.h) and numbers (asm/unistd.h).
+	arch, call := uint32(0xc000003e), uint32(203)
+	if goarch == "arm64" {
+		arch, call = 0xc00000b7, 122
+	}
+	const (
+		load, jumpEqual, ret = 0x20, 0x15, 0x06   // BPF_LD|BPF_W|BPF_ABS, BPF_JMP|BPF_JEQ|BPF_K, BPF_RET|BPF_K
+		number, archAt       = 0, 4               // offsets in struct seccomp_data
+		refuse               = uint32(0x00050001) // SECCOMP_RET_ERRNO with EPERM
+	)
+	var first []byte
+	for _, i := range []struct {
+		code  uint16
+		t, f  uint8 // how many instructions to leave out
+		value uint32
+	}{{load, 0, 0, archAt}, {jumpEqual, 0, 3, arch}, {load, 0, 0, number}, {jumpEqual, 0, 1, call}, {ret, 0, 0, refuse}} {
+		first = binary.NativeEndian.AppendUint16(first, i.code)
+		first = binary.NativeEndian.AppendUint32(append(first, i.t, i.f), i.value)
+	}
+	return slices.Concat(first, rest), nil
 }

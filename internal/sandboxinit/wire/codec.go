@@ -212,7 +212,10 @@ func (s *Setup) fields(c *codec) {
 	integer(c, &s.OpenFiles)
 }
 
-func (r *Ready) fields(c *codec) { integer(c, &r.LandlockABI) }
+func (r *Ready) fields(c *codec) {
+	integer(c, &r.LandlockABI)
+	c.text(&r.Queue)
+}
 
 func (e *Exec) fields(c *codec) {
 	list(c, &e.Argv, c.bytes)
@@ -222,6 +225,7 @@ func (e *Exec) fields(c *codec) {
 	c.text(&e.CodeName)
 	c.flag(&e.BornIn)
 	integer(c, &e.CgroupFiles)
+	list(c, &e.CPUs, func(n *int) { integer(c, n) })
 	c.flag(&e.Stdin)
 }
 

@@ -3,6 +3,8 @@ package wire
 import (
 	"bytes"
 	"math"
+	"reflect"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -17,10 +19,10 @@ func messages() map[string]Message {
 			DiskBytes: math.MaxInt64, DiskFiles: 1, DiskGiven: true, Hostname: "sandbox", Filter: bytes.Repeat([]byte{0, 0xff}, 3000),
 			Landlock: true, OpenFiles: math.MaxUint64,
 		}},
-		"ready": {Ready: &Ready{LandlockABI: 7}},
+		"ready": {Ready: &Ready{LandlockABI: 7, Queue: "128"}},
 		"exec": {Exec: &Exec{
 			Argv: [][]byte{[]byte("sh"), {}, {0xff, '\n'}}, Env: [][]byte{[]byte("A=b")}, Dir: "/workspace", HasCode: true,
-			CodeName: "main.py", BornIn: true, CgroupFiles: 5, Stdin: true,
+			CodeName: "main.py", BornIn: true, CgroupFiles: 5, CPUs: []int{0, 300}, Stdin: true,
 		}},
 		"started": {Started: &Started{
 			Status: "Name:\tsh\n", Mounts: "1 2\n", UIDMap: "0 1 1\n", Namespaces: []string{"a", "b"}, Interfaces: []string{"lo"},
@@ -33,6 +35,39 @@ func messages() map[string]Message {
 		"empty":      {Opened: &Opened{}},
 		"empty list": {Started: &Started{Namespaces: []string{}, Interfaces: []string{}}},
 	}
+}
+
+// TestEveryFieldIsTried: a field that no message above sets could be lost on the way.
+func TestEveryFieldIsTried(t *testing.T) {
+	set := map[string]bool{}
+	for _, m := range messages() {
+		_, p := m.is()
+		v := reflect.ValueOf(p).Elem()
+		for i := range v.NumField() {
+			name := v.Type().Name() + "." + v.Type().Field(i).Name
+			set[name] = set[name] || !v.Field(i).IsZero()
+		}
+	}
+	for name, tried := range set {
+		if !tried {
+			t.Errorf("no message sets %s", name)
+		}
+	}
+	for kind := byte(kindSetup); kind <= kindFailed; kind++ {
+		var m Message
+		if name := reflect.TypeOf(m.become(kind)).Elem().Name(); !tried(set, name) {
+			t.Errorf("no message is a %s", name)
+		}
+	}
+}
+
+func tried(set map[string]bool, part string) bool {
+	for name := range set {
+		if strings.HasPrefix(name, part+".") {
+			return true
+		}
+	}
+	return part == "Go" // which has no fields
 }
 
 func TestRoundTrip(t *testing.T) {

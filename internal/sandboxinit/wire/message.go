@@ -68,7 +68,10 @@ type File struct {
 }
 
 // Ready says that the sandbox is built. Its descriptor is the root of the sandbox's own file system.
-type Ready struct{ LandlockABI int }
+type Ready struct {
+	LandlockABI int
+	Queue       string // net.core.somaxconn as the kernel shows it inside; empty where it does not
+}
 
 // Exec starts the program. Descriptors: the code (if HasCode), then the folder of a version 2 control group for the child to
 // be born in (if BornIn), then CgroupFiles files of version 1 groups that the child writes "0" to in order to join.
@@ -80,7 +83,8 @@ type Exec struct {
 	CodeName    string
 	BornIn      bool
 	CgroupFiles int
-	Stdin       bool // make a pipe for standard input; else it is empty
+	CPUs        []int // those to be kept to by affinity; none: all that the control groups leave
+	Stdin       bool  // make a pipe for standard input; else it is empty
 }
 
 // Started says that the program's process stands at the gate, one execve away from the program, with everything in force.

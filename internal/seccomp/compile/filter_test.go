@@ -40,6 +40,11 @@ func newVM(t testing.TB, goarch string) vm {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return newVMOf(t, goarch, raw)
+}
+
+func newVMOf(t testing.TB, goarch string, raw []byte) vm {
+	t.Helper()
 	var program []bpf.Instruction
 	for b := raw; len(b) > 0; b = b[8:] {
 		program = append(program, bpf.RawInstruction{Op: binary.NativeEndian.Uint16(b), Jt: b[2], Jf: b[3],
@@ -397,5 +402,31 @@ func TestCarried(t *testing.T) {
 	}
 	if _, err := seccomp.Filter("riscv64"); err == nil {
 		t.Error("a filter for a machine without one")
+	}
+}
+
+// TestPinned holds that filter against the other one: it answers the same but for one call.
+func TestPinned(t *testing.T) {
+	for goarch, audit := range map[string]uint32{"amd64": auditAMD64, "arm64": auditARM64} {
+		raw, err := seccomp.Pinned(goarch)
+		if err != nil {
+			t.Fatal(err)
+		}
+		plain, pinned := newVM(t, goarch), newVMOf(t, goarch, raw)
+		call := uint32(plain.info.SyscallNames["sched_setaffinity"])
+		for number := range uint32(600) {
+			for _, asked := range []uint32{auditAMD64, auditARM64, auditI386, auditARM} {
+				want, got := plain.ask(t, asked, number), pinned.ask(t, asked, number)
+				if asked == audit && number == call {
+					want = "EPERM"
+				}
+				if got != want {
+					t.Errorf("%s: call %d of %x: %s, want %s", goarch, number, asked, got, want)
+				}
+			}
+		}
+	}
+	if _, err := seccomp.Pinned("sparc"); err == nil {
+		t.Error("a filter for an architecture that there is none for")
 	}
 }

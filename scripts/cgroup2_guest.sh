@@ -1,0 +1,53 @@
+# cgroup2_guest.sh: what cgroup2.sh has the emulated machine do, as a service of its systemd. The last line says how it went.
+set -u
+export PATH=/usr/sbin:/usr/bin HOME=/root
+parts=$(cat /mnt/parts)
+failed=
+
+# part NAME COMMAND...: runs one part, if it is wanted, and says how it ended.
+part() {
+	name=$1; shift
+	case $name in $parts) ;; *) return 0 ;; esac
+	echo "== $name"
+	start=$(date +%s)
+	if "$@"; then word=passed; else word=FAILED; failed="$failed $name"; fi
+	echo "cgroup2: $word $name, $(($(date +%s) - start)) s"
+}
+
+# as_tester COMMAND: in a session of an ordinary user, as after a login.
+as_tester() {
+	systemd-run --quiet --wait --pipe -p User=tester -p PAMName=glovebox -p WorkingDirectory=/home/tester \
+		-E PATH=/usr/sbin:/usr/bin -E HOME=/home/tester sh -euc "$1"
+}
+
+# root_tests PACKAGE FLAG...: the tests of a package.
+root_tests() {
+	package=$1; shift
+	(cd "/mnt/$package" && TMPDIR=/tmp GLOVEBOX_TEST_ROOT=1 GLOVEBOX_TEST_INIT=/mnt/glovebox-init \
+		"/mnt/$package.test" -test.v -test.timeout 60m "$@")
+}
+
+# A run whose output is checked; the first words may say how to start glovebox.
+run='[ "$($before /mnt/glovebox run --trust model --isolation process -c "print(1)")" = 1 ]'
+scope='systemd-run --user --scope --quiet -p Delegate=yes'
+
+swap() { dd if=/dev/zero of=/swap bs=1M count=256 status=none && mkswap -q /swap && swapon /swap; }
+
+echo "kernel $(uname -r), $(systemctl --version | head -n 1), controllers $(cat /sys/fs/cgroup/cgroup.controllers)"
+[ ! -e /sys/fs/cgroup/memory ] || { echo "version 1 is here too"; exit 1; }
+depmod -a && modprobe loop # overlay comes by itself, as on any machine
+
+part root-run sh -c "before=; $run"
+part root-doctor /mnt/glovebox doctor
+part root-cgroup root_tests cgroup
+part root-process root_tests process
+part swap-on swap
+part swap-cgroup root_tests cgroup
+part scope-run as_tester "before='$scope'; $run"
+part scope-doctor as_tester "$scope /mnt/glovebox doctor"
+part scope-process as_tester "cd /mnt/process && TMPDIR=/home/tester GLOVEBOX_TEST_INIT=/mnt/glovebox-init \
+	$scope /mnt/process.test -test.v -test.run 'TestConformance|TestKeptToItsCPUs'"
+part user-run as_tester "before=; $run"
+part user-doctor as_tester '/mnt/glovebox doctor'
+
+[ -z "$failed" ] && echo "cgroup2: all passed" || echo "cgroup2: failed:$failed"
