@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	battery "glovebox/attack"
 )
 
 // laboratory is everything planted around the sandboxes under test. It is made once by TestMain and read by the tests.
@@ -27,8 +29,8 @@ type laboratory struct {
 	cgroup    string  // parent of the control groups of the runs under test
 	uids      idRange // of the processes of the runs under test
 	pool      idRange // what the configuration says of ids, which counts for root alone
-	secrets   []canary
-	listen    *listeners
+	secrets   []battery.Canary
+	listen    *battery.Listeners
 	neighbour *neighbour
 	files     []string     // canary files, outside and inside of dir
 	home      string       // folder in which the command is called, with the programs in it; empty is this one
@@ -143,7 +145,7 @@ func makeLaboratory(dir string) (_ *laboratory, err error) {
 	if out, err := build.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("build: %w: %s", err, out)
 	}
-	l.secrets = makeCanaries("environment", "config", "data_dir", "home", "var", "folder", "keyring", "neighbour env",
+	l.secrets = battery.MakeCanaries("environment", "config", "data_dir", "home", "var", "folder", "keyring", "neighbour env",
 		"neighbour file", "neighbour argument", "banner", "stdin of the command")
 	if err := l.becomeCaller(); err != nil {
 		return nil, fmt.Errorf("become an ordinary user: %w", err)
@@ -154,7 +156,7 @@ func makeLaboratory(dir string) (_ *laboratory, err error) {
 	if err := l.plantFiles(); err != nil {
 		return nil, err
 	}
-	if l.listen, err = startListeners(l.dir, l.secret("banner")); err != nil {
+	if l.listen, err = battery.StartListeners(l.dir, "", l.secret("banner")); err != nil {
 		return nil, err
 	}
 	known := map[int]bool{}
@@ -216,7 +218,7 @@ func (l *laboratory) close() error {
 		}
 	}
 	if l.listen != nil {
-		l.listen.close()
+		l.listen.Close()
 	}
 	for _, f := range l.files {
 		if err := os.Remove(f); err != nil {
