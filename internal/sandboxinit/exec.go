@@ -90,14 +90,6 @@ func (s *sandbox) takeFreezer(given bool, files []*os.File) ([]*os.File, error) 
 	if s.freezer, err = unix.FcntlInt(last.Fd(), unix.F_DUPFD_CLOEXEC, 0); err != nil {
 		return nil, err
 	}
-	go func() {
-		// Whoever serves messages may be waiting for a child that is frozen on its way to the program.
-		poll := []unix.PollFd{{Fd: wire.ControlFD, Events: unix.POLLRDHUP}}
-		for err := error(unix.EINTR); err == unix.EINTR; {
-			_, err = unix.Poll(poll, -1)
-		}
-		os.Exit(s.end(0))
-	}()
 	return rest, nil
 }
 
