@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -286,9 +287,14 @@ func (s *sandbox) Exec(ctx context.Context, cmd driver.Command) (driver.Process,
 	if into := s.group.Unified(); into != nil {
 		groups = append([]*os.File{into}, groups...)
 	}
+	freezer := s.group.Freezer()
+	if freezer != nil {
+		groups = append(slices.Clone(groups), freezer)
+	}
 	e := &wire.Exec{
 		Argv: bytesOf(cmd.Argv), Env: bytesOf(cmd.Env), Dir: cmd.Dir, HasCode: cmd.Code != nil, CodeName: cmd.CodeName,
-		BornIn: s.group.Unified() != nil, CgroupFiles: len(s.group.Tasks()), Stdin: cmd.Stdin != nil,
+		BornIn: s.group.Unified() != nil, CgroupFiles: len(s.group.Tasks()), Freezer: freezer != nil,
+		Stdin: cmd.Stdin != nil,
 	}
 	if !s.group.ControlsCPUs() {
 		e.CPUs = s.group.CPUs()

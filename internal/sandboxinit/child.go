@@ -1,6 +1,7 @@
 package sandboxinit
 
 import (
+	"errors"
 	"runtime"
 	"syscall"
 	"unsafe"
@@ -130,7 +131,9 @@ func (c *child) start() (*started, error) {
 	}
 	if err != nil {
 		w.close()
-		reapOne(pid)
+		if err != errHungUp { // or it may be frozen, and not end before init does
+			reapOne(pid)
+		}
 		return nil, err
 	}
 	return w, nil
@@ -141,11 +144,22 @@ func (w *started) close() {
 	unix.Close(w.gate)
 }
 
-// read takes what the child says next. A child that says nothing more has executed the program: that closed the pipe.
+var errHungUp = errors.New("the driver is gone")
+
+// read takes what the child says next. A child that says nothing more has executed the program: that closed the pipe. It
+// fails with errHungUp when the lifeline closes first: a driver that died in the middle of a kill may have left the child
+// frozen.
 func (w *started) read() (said childError, err error) {
 	buf := (*[unsafe.Sizeof(said)]byte)(unsafe.Pointer(&said))[:]
+	poll := []unix.PollFd{{Fd: int32(w.report), Events: unix.POLLIN}, {Fd: wire.ControlFD, Events: unix.POLLRDHUP}}
 	for {
-		n, err := unix.Read(w.report, buf)
+		n, err := unix.Poll(poll, -1)
+		if err == nil && poll[0].Revents == 0 {
+			return childError{}, errHungUp
+		}
+		if err == nil {
+			n, err = unix.Read(w.report, buf)
+		}
 		switch {
 		case err == unix.EINTR:
 			continue

@@ -74,7 +74,9 @@ type Ready struct {
 }
 
 // Exec starts the program. Descriptors: the code (if HasCode), then the folder of a version 2 control group for the child to
-// be born in (if BornIn), then CgroupFiles files of version 1 groups that the child writes "0" to in order to join.
+// be born in (if BornIn), then CgroupFiles files of version 1 groups that the child writes "0" to in order to join, then the
+// state of their freezer (if Freezer). A driver that freezes may die before it thaws, and in a frozen group nothing dies:
+// init thaws it when the lifeline closes.
 type Exec struct {
 	Argv        [][]byte
 	Env         [][]byte
@@ -84,7 +86,8 @@ type Exec struct {
 	BornIn      bool
 	CgroupFiles int
 	CPUs        []int // those to be kept to by affinity; none: all that the control groups leave
-	Stdin       bool  // make a pipe for standard input; else it is empty
+	Freezer     bool
+	Stdin       bool // make a pipe for standard input; else it is empty
 }
 
 // Started says that the program's process stands at the gate, one execve away from the program, with everything in force.
