@@ -324,35 +324,27 @@ func (c *child) raiseOOMScore() syscall.Errno {
 //go:nosplit
 func (c *child) setLimits() syscall.Errno {
 	syscall.RawSyscall(syscall.SYS_UMASK, 0o022, 0, 0)
-	// 1 and not 0: where the host pipes cores into a program of its own, 1 is the only limit that it heeds (core(5)).
-	least := syscall.Rlimit{Cur: 1, Max: 1}
-	if e := setLimit(unix.RLIMIT_CORE, &least); e != 0 {
-		return e
-	}
-	// What the kernel counts per user it counts for whoever made the user namespace too.
-	few, none := syscall.Rlimit{Cur: 1024, Max: 1024}, syscall.Rlimit{}
-	if e := setLimit(unix.RLIMIT_SIGPENDING, &few); e != 0 {
-		return e
-	}
-	if e := setLimit(unix.RLIMIT_MSGQUEUE, &none); e != 0 {
-		return e
-	}
-	// What the caller's shell limits for itself is not the program's limit; the driver refuses to start where a hard limit
-	// stands against what was granted.
-	endless := syscall.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY}
-	for i := 0; i < len(wire.EndlessLimits); i++ {
-		if e := setLimit(wire.EndlessLimits[i], &endless); e != 0 {
+	for i := 0; i < len(wire.ProgramLimits); i++ {
+		if e := setLimit(&wire.ProgramLimits[i]); e != 0 {
 			return e
 		}
 	}
-	files := syscall.Rlimit{Cur: c.openFiles, Max: c.openFiles}
-	return setLimit(unix.RLIMIT_NOFILE, &files)
+	files := wire.Rlimit{What: unix.RLIMIT_NOFILE, Soft: c.openFiles, Hard: c.openFiles}
+	return setLimit(&files)
 }
 
+// setLimit sets what can be set: nobody inside may raise a hard limit.
+//
 //go:norace
 //go:nosplit
-func setLimit(what uintptr, to *syscall.Rlimit) syscall.Errno {
-	_, _, e := syscall.RawSyscall6(syscall.SYS_PRLIMIT64, 0, what, uintptr(unsafe.Pointer(to)), 0, 0, 0)
+func setLimit(l *wire.Rlimit) syscall.Errno {
+	var now, then syscall.Rlimit
+	_, _, e := syscall.RawSyscall6(syscall.SYS_PRLIMIT64, 0, l.What, 0, uintptr(unsafe.Pointer(&now)), 0, 0)
+	if e != 0 {
+		return e
+	}
+	then.Cur, then.Max = l.Under(now.Max)
+	_, _, e = syscall.RawSyscall6(syscall.SYS_PRLIMIT64, 0, l.What, uintptr(unsafe.Pointer(&then)), 0, 0, 0)
 	return e
 }
 
