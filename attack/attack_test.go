@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	battery "glovebox/attack"
 )
 
 // laboratory is everything planted around the sandboxes under test. It is made once by TestMain and read by the tests.
@@ -26,8 +28,8 @@ type laboratory struct {
 	config    string
 	cgroup    string // parent of the control groups of the runs under test
 	uids      idRange
-	secrets   []canary
-	listen    *listeners
+	secrets   []battery.Canary
+	listen    *battery.Listeners
 	neighbour *neighbour
 	files     []string // canary files, outside and inside of dir
 }
@@ -138,7 +140,7 @@ func makeLaboratory(dir string) (_ *laboratory, err error) {
 	if out, err := build.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("build: %w: %s", err, out)
 	}
-	l.secrets = makeCanaries("environment", "config", "data_dir", "home", "var", "folder", "keyring", "neighbour env",
+	l.secrets = battery.MakeCanaries("environment", "config", "data_dir", "home", "var", "folder", "keyring", "neighbour env",
 		"neighbour file", "neighbour argument", "banner", "stdin of the command")
 	if err := l.writeConfig(l.config, l.cgroup, l.uids); err != nil {
 		return nil, err
@@ -149,7 +151,7 @@ func makeLaboratory(dir string) (_ *laboratory, err error) {
 	if _, err := unix.AddKey("user", keyName(), []byte(l.secret("keyring")), unix.KEY_SPEC_USER_KEYRING); err != nil {
 		return nil, fmt.Errorf("plant key: %w", err)
 	}
-	if l.listen, err = startListeners(l.dir, l.secret("banner")); err != nil {
+	if l.listen, err = battery.StartListeners(l.dir, "", l.secret("banner")); err != nil {
 		return nil, err
 	}
 	if l.neighbour, err = startNeighbour(l); err != nil {
@@ -198,7 +200,7 @@ func (l *laboratory) close() error {
 		}
 	}
 	if l.listen != nil {
-		l.listen.close()
+		l.listen.Close()
 	}
 	for _, f := range l.files {
 		if err := os.Remove(f); err != nil {

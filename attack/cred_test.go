@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	battery "glovebox/attack"
 )
 
 func calls(numbers map[string]int) []string {
@@ -74,7 +76,7 @@ func TestCR17Terminal(t *testing.T) {
 	if !found || err != nil {
 		t.Fatalf("%v: %q", err, out)
 	}
-	if strings.Contains(result, "broke:") || !strings.Contains(result, `end\n"`) || leaks(l.secrets,
+	if strings.Contains(result, "broke:") || !strings.Contains(result, `end\n"`) || battery.Leaks(l.secrets,
 		[]byte(result)) != nil {
 		t.Errorf("with a terminal: %s", result)
 	}

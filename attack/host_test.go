@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	battery "glovebox/attack"
 )
 
 // host is what a run must leave as it found it.
@@ -55,16 +57,6 @@ func (l *laboratory) lookAtHost(t *testing.T) host {
 	}
 	h.free, h.inodes = int64(fs.Bavail)*fs.Bsize, int64(fs.Ffree)
 	return h
-}
-
-// identity is everything about a file that a run must not change.
-func identity(path string) string {
-	info, err := os.Lstat(path)
-	if err != nil {
-		return err.Error()
-	}
-	s := info.Sys().(*syscall.Stat_t)
-	return fmt.Sprint(s.Ino, s.Mode, s.Uid, s.Gid, s.Nlink, s.Mtim, s.Ctim, read(path))
 }
 
 func read(path string) string {
@@ -209,3 +201,5 @@ func settle(within time.Duration, good func() bool) bool {
 		}
 	}
 }
+
+func identity(path string) string { return battery.Identity(path) }

@@ -28,16 +28,16 @@ func addresses(t *testing.T) []string {
 
 func TestNT01Out(t *testing.T) {
 	l := need(t)
-	contained(t, attack(t, trial{program: "nt01_out.py", args: append([]string{fmt.Sprint(l.listen.tcp)},
+	contained(t, attack(t, trial{program: "nt01_out.py", args: append([]string{fmt.Sprint(l.listen.TCP)},
 		addresses(t)...)}))
-	contained(t, attack(t, trial{program: "nt01_out.py", args: append([]string{fmt.Sprint(l.listen.udp)},
+	contained(t, attack(t, trial{program: "nt01_out.py", args: append([]string{fmt.Sprint(l.listen.UDP)},
 		addresses(t)...)}))
 }
 
 func TestNT02Names(t *testing.T) {
 	l := need(t)
 	contained(t, attack(t, trial{program: "nt02_names.py",
-		args: append([]string{l.listen.mark, fmt.Sprint(l.listen.udp)}, addresses(t)...)}))
+		args: append([]string{l.listen.Mark, fmt.Sprint(l.listen.UDP)}, addresses(t)...)}))
 }
 
 func TestNT03Loopback(t *testing.T) {
@@ -90,8 +90,8 @@ func TestNT08RawSockets(t *testing.T) {
 
 func TestNT12UnixSockets(t *testing.T) {
 	l := need(t)
-	contained(t, attack(t, trial{program: "nt12_unix.py", args: []string{"abstract=" + l.listen.abstract,
-		"abstract-dgram=" + l.listen.datagram, "path=" + l.listen.path, "path=/proc/1/root" + l.listen.path,
+	contained(t, attack(t, trial{program: "nt12_unix.py", args: []string{"abstract=" + l.listen.Abstract,
+		"abstract-dgram=" + l.listen.Datagram, "path=" + l.listen.Path, "path=/proc/1/root" + l.listen.Path,
 		"abstract=" + l.neighbour.name, "path=/tmp/" + l.neighbour.name, "path=/run/docker.sock"}}))
 }
 

@@ -14,6 +14,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	battery "glovebox/attack"
 )
 
 // wire is the part of a Result that is judged, as it is on the wire.
@@ -88,7 +90,7 @@ type outcome struct {
 func attack(t *testing.T, x trial) outcome {
 	t.Helper()
 	l := need(t)
-	before, visits := l.lookAtHost(t), l.listen.visits.Load()
+	before, visits := l.lookAtHost(t), l.listen.Visits.Load()
 	o := l.run(t, x)
 
 	if alive := l.survivors(); alive != nil {
@@ -97,8 +99,8 @@ func attack(t *testing.T, x trial) outcome {
 	if left := l.groups(); left != nil {
 		t.Errorf("control groups left: %q", left)
 	}
-	if n := l.listen.visits.Load() - visits; n != 0 {
-		t.Errorf("listeners of the host had %d visitors, last at %v", n, l.listen.last.Load())
+	if n := l.listen.Visits.Load() - visits; n != 0 {
+		t.Errorf("listeners of the host had %d visitors, last at %v", n, l.listen.Last.Load())
 	}
 	// Others change the mount table of the machine too, for moments.
 	var wrong []string
@@ -207,7 +209,7 @@ func (l *laboratory) run(t *testing.T, x trial) outcome {
 func (l *laboratory) search(t *testing.T, o outcome) {
 	t.Helper()
 	look := func(where string, data []byte) {
-		for _, leak := range leaks(l.secrets, data) {
+		for _, leak := range battery.Leaks(l.secrets, data) {
 			t.Errorf("%s: %s", where, leak)
 		}
 	}

@@ -1,4 +1,4 @@
-package attack_test
+package attack
 
 import (
 	"bytes"
@@ -15,55 +15,60 @@ import (
 
 // listeners are doors of the host that no sandbox may find. Each counts its visitors; the stream ones greet with a canary.
 type listeners struct {
-	tcp      int // port on every address of the host, both versions of IP
-	udp      int
-	path     string // of a unix socket
-	abstract string
-	datagram string // abstract too
-	mark     string // a label for the names that programs try to look up
+	TCP      int // port
+	UDP      int
+	Path     string // of a unix socket
+	Abstract string
+	Datagram string // abstract too
+	Mark     string // a label for the names that programs try to look up
 
-	visits  atomic.Int64
-	last    atomic.Value
+	Visits  atomic.Int64
+	Last    atomic.Value // where the last visitor was: a string
 	closers []func() error
 	wait    sync.WaitGroup
 }
 
-func startListeners(dir, banner string) (_ *listeners, err error) {
-	l := &listeners{path: filepath.Join(dir, "door.sock"), mark: strings.ToLower(rand.Text())}
+// startListeners opens the doors: on the address host, or on all of the machine's for an empty one, which takes the usual port of
+// name servers too; the unix socket is made in dir. The caller closes them.
+func startListeners(dir, host, banner string) (_ *listeners, err error) {
+	l := &listeners{Path: filepath.Join(dir, "door.sock"), Mark: strings.ToLower(rand.Text())}
 	defer func() {
 		if err != nil {
-			l.close()
+			l.Close()
 		}
 	}()
-	tcp, err := net.Listen("tcp", ":0")
+	tcp, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
 	if err != nil {
 		return nil, err
 	}
 	l.serve(tcp, banner)
-	l.tcp = tcp.Addr().(*net.TCPAddr).Port
-	l.abstract = "glovebox-attack-" + strconv.Itoa(l.tcp)
-	l.datagram = l.abstract + "-dgram"
-	for _, name := range []string{l.path, "@" + l.abstract} {
+	l.TCP = tcp.Addr().(*net.TCPAddr).Port
+	l.Abstract = "glovebox-attack-" + strconv.Itoa(l.TCP)
+	l.Datagram = l.Abstract + "-dgram"
+	for _, name := range []string{l.Path, "@" + l.Abstract} {
 		u, err := net.Listen("unix", name)
 		if err != nil {
 			return nil, err
 		}
 		l.serve(u, banner)
 	}
-	udp, err := net.ListenPacket("udp", ":0")
+	udp, err := net.ListenPacket("udp", net.JoinHostPort(host, "0"))
 	if err != nil {
 		return nil, err
 	}
-	l.udp = udp.LocalAddr().(*net.UDPAddr).Port
+	l.UDP = udp.LocalAddr().(*net.UDPAddr).Port
 	l.drain(udp, "udp", "")
-	dgram, err := net.ListenPacket("unixgram", "@"+l.datagram)
+	dgram, err := net.ListenPacket("unixgram", "@"+l.Datagram)
 	if err != nil {
 		return nil, err
 	}
 	l.drain(dgram, "unix datagram", "")
+	if host != "" {
+		return l, nil
+	}
 	// The usual port of name servers, where it is free. Others on the machine may ask there too.
 	if dns, err := net.ListenPacket("udp", ":53"); err == nil {
-		l.drain(dns, "dns", l.mark)
+		l.drain(dns, "dns", l.Mark)
 	}
 	return l, nil
 }
@@ -104,11 +109,11 @@ func (l *listeners) drain(from net.PacketConn, name, mark string) {
 }
 
 func (l *listeners) note(name string) {
-	l.last.Store(name)
-	l.visits.Add(1)
+	l.Last.Store(name)
+	l.Visits.Add(1)
 }
 
-func (l *listeners) close() {
+func (l *listeners) Close() {
 	for _, c := range l.closers {
 		c()
 	}
