@@ -27,8 +27,9 @@ func identity(path string) string {
 
 // process is one process of a run as the host sees it: a folder of the host's /proc.
 type process struct {
-	pid int
-	dir string
+	pid   int
+	dir   string
+	first bool // of its process namespace: the sandbox's own, which holds nothing of the user's
 }
 
 // processes are the living processes of a run: those whose control group is named after it, in any hierarchy. (Dead ones that
@@ -42,28 +43,28 @@ func processes(proc, run string) []process {
 			continue
 		}
 		p := process{dir: dir}
-		if p.pid, err = strconv.Atoi(filepath.Base(dir)); err == nil && !strings.HasPrefix(p.status("State"), "Z") {
+		status := p.read("status")
+		ids := strings.Fields(value(status, "NSpid"))
+		p.first = len(ids) > 1 && ids[len(ids)-1] == "1"
+		state := value(status, "State") // none: it has gone since
+		if p.pid, err = strconv.Atoi(filepath.Base(dir)); err == nil && state != "" && !strings.HasPrefix(state, "Z") {
 			all = append(all, p)
 		}
 	}
 	return all
 }
 
-// inGroup reports whether one of the paths of /proc/PID/cgroup has a folder of this name.
-func inGroup(groups, name string) bool {
+// inGroup reports whether one of the paths of /proc/PID/cgroup has a folder that is named after a run: by its id, or by its id and
+// what a driver adds behind a dash.
+func inGroup(groups, run string) bool {
 	for line := range strings.Lines(groups) {
-		if strings.Contains(strings.TrimSuffix(line, "\n")+"/", "/"+name+"/") {
-			return true
+		for folder := range strings.SplitSeq(strings.TrimSuffix(line, "\n"), "/") {
+			if rest, ok := strings.CutPrefix(folder, run); ok && (rest == "" || rest[0] == '-' || rest[0] == ' ') {
+				return true
+			}
 		}
 	}
 	return false
-}
-
-// first reports whether the process is the first one of its process namespace: the sandbox's own, which holds nothing of the
-// user's.
-func (p process) first() bool {
-	ids := strings.Fields(p.status("NSpid"))
-	return len(ids) > 1 && ids[len(ids)-1] == "1"
 }
 
 // read is a file of the process, empty when it cannot be read.
@@ -76,10 +77,13 @@ func (p process) read(name string) string {
 }
 
 // status is a value of its status file.
-func (p process) status(key string) string {
-	for line := range strings.Lines(p.read("status")) {
-		if value, ok := strings.CutPrefix(line, key+":"); ok {
-			return strings.TrimSpace(value)
+func (p process) status(key string) string { return value(p.read("status"), key) }
+
+// value is a value of a status file's text.
+func value(status, key string) string {
+	for line := range strings.Lines(status) {
+		if v, ok := strings.CutPrefix(line, key+":"); ok {
+			return strings.TrimSpace(v)
 		}
 	}
 	return ""
@@ -135,8 +139,8 @@ func (p process) descriptors() ([]descriptor, error) {
 // writable reads the flags of /proc/PID/fdinfo.
 func writable(info string) bool {
 	for line := range strings.Lines(info) {
-		if value, ok := strings.CutPrefix(line, "flags:"); ok {
-			flags, err := strconv.ParseUint(strings.TrimSpace(value), 8, 64)
+		if text, ok := strings.CutPrefix(line, "flags:"); ok {
+			flags, err := strconv.ParseUint(strings.TrimSpace(text), 8, 64)
 			return err == nil && flags&unix.O_ACCMODE != unix.O_RDONLY
 		}
 	}

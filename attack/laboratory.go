@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -30,6 +31,9 @@ type laboratory struct {
 	key     int // of the keyring; 0 where there is none
 	memory  []byte
 	undo    []func() error
+
+	mu   sync.Mutex // for a run beside another
+	runs []string   // ids of those that were
 }
 
 // segment is shared memory of the host.

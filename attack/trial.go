@@ -163,6 +163,7 @@ func (l *laboratory) start(ctx context.Context, p Program, report func([]string)
 		return nil, e.err
 	}
 	o := l.collect(context.WithoutCancel(ctx), e.res, time.Since(begun))
+	l.ran(e.res.ID)
 	problems, unseen := w.seen()
 	if p.look != nil {
 		o.unseen = unseen
@@ -178,19 +179,50 @@ func (l *laboratory) start(ctx context.Context, p Program, report func([]string)
 func (l *laboratory) users(run string) []process {
 	var all []process
 	for _, p := range processes(l.cfg.Proc, run) {
-		if !p.first() {
+		if !p.first {
 			all = append(all, p)
 		}
 	}
 	return all
 }
 
+func (l *laboratory) ran(id string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.runs = append(l.runs, id)
+}
+
+// survivors are what is alive of the user's.
 func (l *laboratory) survivors(run string) []string {
 	var all []string
-	for _, p := range processes(l.cfg.Proc, run) {
+	for _, p := range l.users(run) {
 		all = append(all, fmt.Sprintf("process %d is alive after the result: %s", p.pid, strings.TrimSpace(p.read("comm"))))
 	}
 	return all
+}
+
+// remains waits until nothing at all of the runs is left, the sandboxes' own processes included, or names what is.
+func (l *laboratory) remains(ctx context.Context) []string {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	again := time.NewTicker(100 * time.Millisecond)
+	defer again.Stop()
+	for {
+		var left []string
+		for _, run := range l.runs {
+			for _, p := range processes(l.cfg.Proc, run) {
+				left = append(left, fmt.Sprintf("process %d of %s is there: %s", p.pid, run, strings.TrimSpace(p.read("comm"))))
+			}
+		}
+		if left == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return left
+		case <-again.C:
+		}
+	}
 }
 
 // beside starts a run that lives until away is called, and waits until it is ready.
