@@ -89,6 +89,12 @@ func value(status, key string) string {
 	return ""
 }
 
+// stat is its stat file from field 3 on, as proc(5) counts; the name before it may hold anything.
+func (p process) stat() []string {
+	text := p.read("stat")
+	return strings.Fields(text[strings.LastIndexByte(text, ')')+1:])
+}
+
 // threads are the status files of all its threads.
 func (p process) threads() []process {
 	dirs, _ := filepath.Glob(filepath.Join(p.dir, "task", "[0-9]*"))

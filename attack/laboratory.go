@@ -49,7 +49,11 @@ func makeLaboratory(cfg Config) (_ *laboratory, err error) {
 	}()
 	l.secrets = makeCanaries("the environment", "a file", "a descriptor", "a listener", "shared memory", "/dev/shm", "the keyring",
 		"memory", "another run", "the run before")
-	if l.dir, err = os.MkdirTemp("", "glovebox-attack-"); err != nil {
+	base := os.TempDir()
+	if len(base) > 60 { // the path of a unix socket has at most 107 bytes
+		base = "/tmp"
+	}
+	if l.dir, err = os.MkdirTemp(base, "glovebox-attack-"); err != nil {
 		return nil, err
 	}
 	l.undo = append(l.undo, func() error { return os.RemoveAll(l.dir) })

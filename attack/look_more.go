@@ -103,9 +103,8 @@ func readOnlyHost() look {
 func ordinary(openFiles int) look {
 	return each(func(_ *laboratory, p process) ([]string, error) {
 		var found []string
-		_, after, ok := strings.Cut(p.read("stat"), ") ")
-		f := strings.Fields(after) // from field 3 of proc(5)
-		if !ok || len(f) < 39 {
+		f := p.stat()
+		if len(f) < 39 {
 			return nil, errUnseen
 		}
 		if nice, _ := strconv.Atoi(f[19-3]); nice < 0 {
@@ -155,9 +154,8 @@ func inItsGroup(l *laboratory, all []process) ([]string, error) {
 // withoutTerminal: no controlling terminal, and not this session.
 func withoutTerminal() look {
 	return each(func(_ *laboratory, p process) ([]string, error) {
-		_, after, ok := strings.Cut(p.read("stat"), ") ")
-		f := strings.Fields(after)
-		if !ok || len(f) < 5 {
+		f := p.stat()
+		if len(f) < 5 {
 			return nil, errUnseen
 		}
 		own, err := unix.Getsid(0)

@@ -34,6 +34,7 @@ type observed struct {
 const (
 	wall     = 30 * time.Second // of a program that says nothing else
 	patience = 30 * time.Second // beyond the wall clock, on a slow machine, until the outer clock ends a run
+	teardown = 10 * time.Second // until nothing is left of sandboxes whose runs have ended
 	most     = 4 << 20          // bytes of a stream or artifact that are searched
 )
 
@@ -203,7 +204,7 @@ func (l *laboratory) survivors(run string) []string {
 
 // remains waits until nothing at all of the runs is left, the sandboxes' own processes included, or names what is.
 func (l *laboratory) remains(ctx context.Context) []string {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, teardown)
 	defer cancel()
 	again := time.NewTicker(100 * time.Millisecond)
 	defer again.Stop()
