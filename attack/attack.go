@@ -143,6 +143,7 @@ func run(ctx context.Context, cfg Config, all []Program) (_ *Report, err error) 
 			return r, fatal
 		}
 	}
+	tried := r.Total.Held+r.Total.Said > 0
 	if last := atTheEnd(); len(l.runs) > 0 && ctx.Err() == nil {
 		o := Outcome{Program: last, Verdict: Held, Found: l.remains(ctx)}
 		if o.Found != nil {
@@ -150,7 +151,7 @@ func run(ctx context.Context, cfg Config, all []Program) (_ *Report, err error) 
 		}
 		r.add(o)
 	}
-	r.OK = r.Total.Broke == 0 && r.Total.Held+r.Total.Said > 0
+	r.OK = r.Total.Broke == 0 && tried
 	if ctx.Err() != nil {
 		r.OK = false
 		return r, glovebox.Errorf(glovebox.CodeConflict, "start it again", "the battery was interrupted")

@@ -105,7 +105,7 @@ func statLine(fields map[int]string) string {
 func goodTree(run string) map[string]string {
 	return map[string]string{"status": goodStatus, "task/5/status": goodStatus, "comm": "python3\n",
 		"cgroup": "4:memory:/glovebox/" + run + "-t1\n0::/glovebox/" + run + "-t1/run\n", "stat": statLine(nil), "oom_score_adj": "0\n",
-		"limits": "Limit  Soft  Hard\nMax open files            256                  256                  files\n",
+		"limits":      "Limit  Soft  Hard\nMax open files            256                  256                  files\n",
 		"personality": "00000000\n", "mountinfo": "36 35 0:99 / / ro - tmpfs tmpfs ro\n37 36 0:98 / /workspace rw - tmpfs tmpfs rw\n",
 		"net/dev": "Inter-|\n face |\n    lo: 0\n", "net/route": "Iface\n", "net/ipv6_route": "00 lo\n", "net/raw": "sl\n",
 		"net/packet": "sk\n", "ns/user": "->user:[2]", "ns/mnt": "->mnt:[2]", "ns/pid": "->pid:[2]", "ns/net": "->net:[2]",
@@ -167,7 +167,7 @@ func (c *trial) collect(paths ...string) {
 }
 
 func (c *trial) end(status glovebox.Status, exit int, limit string) {
-	c.res.Status, c.res.ExitCode, c.text = status, &exit, ""
+	c.res.Status, c.res.ExitCode, c.res.LimitsHit, c.text = status, &exit, nil, ""
 	if limit != "" {
 		c.res.LimitsHit = []string{limit}
 	}
@@ -435,7 +435,9 @@ func thefts() []theft {
 			}
 		}},
 		{"FS-18", "an input", func(_ *fence, c *trial) { os.WriteFile(c.req.Inputs[0].Path, []byte("changed"), 0o666) }},
-		{"FS-12/touch", "the time of a file", func(_ *fence, c *trial) { os.Chtimes(c.req.Args[0], glovebox.Event{}.Time, glovebox.Event{}.Time.AddDate(2000, 0, 0)) }},
+		{"FS-12/touch", "the time of a file", func(_ *fence, c *trial) {
+			os.Chtimes(c.req.Args[0], glovebox.Event{}.Time, glovebox.Event{}.Time.AddDate(2000, 0, 0))
+		}},
 	}
 }
 

@@ -190,7 +190,7 @@ func (d descriptor) wrong() string {
 		return "a device"
 	case kind == unix.S_IFREG && d.writable && (d.magic == unix.PROC_SUPER_MAGIC || d.magic == unix.SYSFS_MAGIC):
 		return "a file of the kernel's, open for writing"
-	case kind == unix.S_IFREG && d.writable && d.magic == unix.CGROUP_SUPER_MAGIC, d.magic == unix.CGROUP2_SUPER_MAGIC:
+	case d.magic == unix.CGROUP_SUPER_MAGIC, d.magic == unix.CGROUP2_SUPER_MAGIC:
 		return "a file of the control groups"
 	}
 	return ""

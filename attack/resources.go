@@ -58,7 +58,7 @@ func resources() []Program {
 func exhaustion() []Program {
 	p := []Program{}
 	add := func(id, tries, file string, args []string, limits glovebox.Limits, then func(*laboratory, *observed) []string) {
-		p = append(p, Program{ID: id, Axis: "RS", Tries: tries, Judged: byStatus + ", and the host's room", Disposable: true, free: true,
+		p = append(p, Program{ID: id, Axis: id[:2], Tries: tries, Judged: byStatus + ", and the host's room", Disposable: true, free: true,
 			file: file, args: words(args...), then: all(then, costs(1<<30)),
 			ask: func(_ *laboratory, r *glovebox.Request) { r.Limits = limits }})
 	}
