@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"glovebox"
 )
 
@@ -79,11 +81,18 @@ func device(t *testing.T, path string) string {
 	return ""
 }
 
+// lateFaults and exitFaults break programs that must end at the clock, or well.
+func lateFaults() []func(*fence, *trial) {
+	return []func(*fence, *trial){fine, end(glovebox.StatusWallLimit, -1, ""), end(glovebox.StatusCPULimit, -1, "wall")}
+}
+
+func exitFaults() []func(*fence, *trial) {
+	return []func(*fence, *trial){end(glovebox.StatusExited, 1, ""), end(glovebox.StatusWallLimit, -1, "wall")}
+}
+
 // faults are for every program that is judged by more than what holds for all: what must break it.
 func faults(t *testing.T) map[string][]func(*fence, *trial) {
 	type list = []func(*fence, *trial)
-	anyLate := list{fine, end(glovebox.StatusWallLimit, -1, ""), end(glovebox.StatusCPULimit, -1, "wall")}
-	exit := list{end(glovebox.StatusExited, 1, ""), end(glovebox.StatusWallLimit, -1, "wall")}
 	all := map[string]list{
 		"FS-06":        {func(_ *fence, c *trial) { c.collect("report.txt") }, func(_ *fence, c *trial) { c.res.Artifacts = nil }},
 		"FS-14":        {fd("/dev/kmsg", "00"), fd("/dev/loop0", "00")},
@@ -100,6 +109,7 @@ func faults(t *testing.T) map[string][]func(*fence, *trial) {
 			os.WriteFile(filepath.Join(f.proc, "self/net/tcp6"), []byte("sl\n 0: 0000:6F38 0\n"), 0o644)
 		}},
 		"CR-05": {fd("/usr", "00"), fd("pipe:[1]", "01"), tree("fd/1", "->/")},
+		"CR-09": {func(*fence, *trial) { unix.AddKey("user", "left", []byte("x"), unix.KEY_SPEC_USER_KEYRING) }},
 		"CR-17": {tree("stat", statLine(map[int]string{7: "34816"})), tree("stat", statLine(map[int]string{6: ownSession()}))},
 		"RS-34": {func(_ *fence, c *trial) { c.tree["cgroup"] = "4:memory:/\n0::/glovebox/" + c.res.ID + "-t1/run\n" },
 			fd(cgroups(t), "00")},
@@ -119,18 +129,25 @@ func faults(t *testing.T) map[string][]func(*fence, *trial) {
 		"IL-02":       {func(_ *fence, c *trial) { c.text = c.res.ID + "-\n" + c.text }, func(_ *fence, c *trial) { c.text = contents("/proc/cmdline") + c.text }},
 		"IL-13":       {status("Cpus_allowed_list:\t3", "Cpus_allowed_list:\t0-3"), status("Cpus_allowed_list:\t3", "Cpus_allowed_list:\t0,3")},
 		"IL-13/count": {prints("2\nend\n"), prints("16\nend\n")},
-		"LT-09":       exit,
+		"LT-09":       exitFaults(),
 		"LT-11":       {func(_ *fence, c *trial) { c.res.Status = glovebox.StatusExited }},
-		"CT-04":       append(exit, prints("a\n")), "CT-11": exit, "CT-10/code": {fine, end(glovebox.StatusSignaled, -1, "")},
+		"CT-04":       append(exitFaults(), prints("a\n")), "CT-11": exitFaults(), "CT-10/code": {fine, end(glovebox.StatusSignaled, -1, "")},
 		"CT-10/signal": {fine, func(_ *fence, c *trial) { c.res.Signal = new("SIGKILL") }}, "CT-10/missing": {fine},
-		"RS-09": anyLate, "RS-10": anyLate, "RS-30": exit, "RS-47/124": {end(glovebox.StatusWallLimit, 124, "wall")},
+		"RS-09": lateFaults(), "RS-10": lateFaults(), "RS-30": exitFaults(), "RS-47/124": {end(glovebox.StatusWallLimit, 124, "wall")},
 		"RS-47/alarm": {end(glovebox.StatusWallLimit, -1, "wall"), func(_ *fence, c *trial) { c.res.Signal = nil }},
 		"RS-47/kill":  {end(glovebox.StatusMemoryLimit, -1, "memory")},
-		"RS-24":       append(exit, func(_ *fence, c *trial) { c.res.StderrBytes-- }),
-		"RS-28":       append(exit, func(_ *fence, c *trial) { c.res.Artifacts = nil }),
+		"RS-24":       append(exitFaults(), func(_ *fence, c *trial) { c.res.StderrBytes-- }),
+		"RS-28":       append(exitFaults(), func(_ *fence, c *trial) { c.res.Artifacts = nil }),
 		"OU-21": {func(_ *fence, c *trial) { c.res.StdoutBytes++ }, func(_ *fence, c *trial) { c.res.StdoutTruncated = false }, shows("first what matters\n"),
 			shows("first what matters\n" + strings.Repeat("x", 9000) + "\nlast what matters")},
 	}
+	addShared(all)
+	return all
+}
+
+// addShared adds the faults of programs that are many of a kind.
+func addShared(all map[string][]func(*fence, *trial)) {
+	type list = []func(*fence, *trial)
 	for id, more := range exhausting() {
 		all[id] = more
 	}
@@ -140,11 +157,11 @@ func faults(t *testing.T) map[string][]func(*fence, *trial) {
 			all[p.ID] = list{shows("\x1b[31m"), shows("a\x9b"), shows("a\xff"), shows("\u202eb"), shows("\U000E0041"),
 				func(_ *fence, c *trial) { c.res.Untrusted = false }, func(_ *fence, c *trial) { c.res.StdoutBytes = 0 }}
 		case strings.HasPrefix(p.ID, "RS-02/"):
-			all[p.ID] = anyLate
+			all[p.ID] = lateFaults()
 		case strings.HasPrefix(p.ID, "RS-06/"):
-			all[p.ID] = exit
+			all[p.ID] = exitFaults()
 		case strings.HasPrefix(p.ID, "CT-00"), strings.HasPrefix(p.ID, "CT-05"):
-			all[p.ID] = append(exit, prints("hell\n"))
+			all[p.ID] = append(exitFaults(), prints("hell\n"))
 		}
 	}
 	for id, text := range map[string]string{"OU-01": "[2J", "OU-01/title": "]8;", "OU-02": "x52;cx", "OU-08": "\u200bw"} {
@@ -154,7 +171,6 @@ func faults(t *testing.T) map[string][]func(*fence, *trial) {
 		all[id] = append(all[id], unflagged)
 	}
 	all["OU-14"] = append(all["OU-14"], fine)
-	return all
 }
 
 func ownSession() string { return strings.Fields(process{dir: "/proc/self"}.read("stat"))[5] }
