@@ -120,7 +120,11 @@ func ends(status glovebox.Status, exit int, limit string) func(*laboratory, *obs
 	return func(_ *laboratory, o *observed) []string {
 		r := o.result
 		if r.Status != status || exit >= 0 && (r.ExitCode == nil || *r.ExitCode != exit) {
-			return []string{fmt.Sprintf("it ended with status %s%s and not with %s", r.Status, code(r), status)}
+			want := string(status)
+			if exit >= 0 {
+				want += fmt.Sprintf(", code %d", exit)
+			}
+			return []string{fmt.Sprintf("it ended with %s%s and not with %s", r.Status, code(r), want)}
 		}
 		if limit != "" && !slices.Contains(r.LimitsHit, limit) {
 			return []string{fmt.Sprintf("the limits hit are %q and lack %s", r.LimitsHit, limit)}
