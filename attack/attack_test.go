@@ -26,12 +26,16 @@ type laboratory struct {
 	bin       string
 	data      string // data_dir, shared by the runs and the neighbour
 	config    string
-	cgroup    string // parent of the control groups of the runs under test
-	uids      idRange
+	cgroup    string  // parent of the control groups of the runs under test
+	uids      idRange // of the processes of the runs under test
+	pool      idRange // what the configuration says of ids, which counts for root alone
 	secrets   []battery.Canary
 	listen    *battery.Listeners
 	neighbour *neighbour
-	files     []string // canary files, outside and inside of dir
+	files     []string     // canary files, outside and inside of dir
+	home      string       // folder in which the command is called, with the programs in it; empty is this one
+	caller    *caller      // who calls it; nil is root
+	known     map[int]bool // processes with the runs' ids that are there all the time, by number
 }
 
 type idRange struct{ start, count uint32 }
@@ -128,8 +132,9 @@ func makeLaboratory(dir string) (_ *laboratory, err error) {
 		dir: dir, bin: filepath.Join(dir, "bin"), data: filepath.Join(dir, "data"),
 		config: filepath.Join(dir, "glovebox.yaml"),
 		cgroup: fmt.Sprintf("/glovebox-attack-%d", pid),
-		uids:   idRange{0x72000000 + uint32(pid%1024)*8192, 4096},
+		pool:   idRange{0x72000000 + uint32(pid%1024)*8192, 4096},
 	}
+	l.uids = l.pool
 	defer func() {
 		if err != nil {
 			l.close()
@@ -142,20 +147,30 @@ func makeLaboratory(dir string) (_ *laboratory, err error) {
 	}
 	l.secrets = battery.MakeCanaries("environment", "config", "data_dir", "home", "var", "folder", "keyring", "neighbour env",
 		"neighbour file", "neighbour argument", "banner", "stdin of the command")
-	if err := l.writeConfig(l.config, l.cgroup, l.uids); err != nil {
+	if err := l.becomeCaller(); err != nil {
+		return nil, fmt.Errorf("become an ordinary user: %w", err)
+	}
+	if err := l.writeConfig(l.config, l.cgroup, l.pool); err != nil {
 		return nil, err
 	}
 	if err := l.plantFiles(); err != nil {
 		return nil, err
 	}
-	if _, err := unix.AddKey("user", keyName(), []byte(l.secret("keyring")), unix.KEY_SPEC_USER_KEYRING); err != nil {
-		return nil, fmt.Errorf("plant key: %w", err)
-	}
 	if l.listen, err = battery.StartListeners(l.dir, "", l.secret("banner")); err != nil {
 		return nil, err
 	}
+	known := map[int]bool{}
 	if l.neighbour, err = startNeighbour(l); err != nil {
 		return nil, fmt.Errorf("start neighbour: %w", err)
+	}
+	if err := l.plantKey(); err != nil { // which stays as long as a process of the caller's lives
+		return nil, fmt.Errorf("plant key: %w", err)
+	}
+	if l.caller != nil { // the neighbour is another run of the same user's
+		for _, p := range l.processes(l.uids) {
+			known[p.pid] = true
+		}
+		l.known = known
 	}
 	return l, nil
 }
@@ -176,6 +191,9 @@ drivers:
 // plantFiles puts canaries where programs look, all readable by everyone: file modes are not what is tested.
 func (l *laboratory) plantFiles() error {
 	if err := os.MkdirAll(l.data, 0o700); err != nil {
+		return err
+	}
+	if err := l.give(l.data); err != nil {
 		return err
 	}
 	name := ".glovebox-canary-" + strconv.Itoa(os.Getpid())
@@ -210,6 +228,9 @@ func (l *laboratory) close() error {
 	if id, err := unix.KeyctlSearch(unix.KEY_SPEC_USER_KEYRING, "user", keyName(), 0); err == nil {
 		unix.KeyctlInt(unix.KEYCTL_UNLINK, id, unix.KEY_SPEC_USER_KEYRING, 0, 0)
 	}
+	if l.caller != nil {
+		os.RemoveAll(fmt.Sprintf("/tmp/glovebox-%d", l.caller.id)) // of its locks
+	}
 	for _, parent := range []string{l.cgroup, l.cgroup + "-neighbour"} {
 		for _, dir := range groupDirs(parent) {
 			if err := removeGroup(dir); err != nil {
@@ -238,7 +259,8 @@ func removeGroup(dir string) error {
 // glovebox makes the command that the laboratory runs, with a canary in its environment and an open descriptor of a canary.
 func (l *laboratory) glovebox(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, filepath.Join(l.bin, "glovebox"), args...)
-	cmd.Env = append(os.Environ(), "GLOVEBOX_CANARY="+l.secret("environment"),
+	l.asCaller(cmd)
+	cmd.Env = append(cmd.Environ(), "GLOVEBOX_CANARY="+l.secret("environment"),
 		"AWS_SECRET_ACCESS_KEY="+l.secret("environment"))
 	return cmd
 }

@@ -17,7 +17,7 @@ func TestAU07ARecordForEveryEnd(t *testing.T) {
 		"signaled":   {trial{program: "ct10_ends.sh", args: []string{"signal", "11"}}, "signaled"},
 		"wall limit": {trial{program: "rs01_spin.py", flags: []string{"--wall", "200ms"}}, "wall_limit"},
 		"memory limit": {trial{program: "rs12_memory.py", tell: true, args: []string{"alone"},
-			flags: []string{"--memory", "64MiB", "--disk", "1MiB"}}, "memory_limit"},
+			flags: []string{"--memory", "80MiB", "--disk", "1MiB"}}, "memory_limit"},
 		"refused": {trial{program: "ct_hello.py", flags: []string{"--isolation", "gvisor"}}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {

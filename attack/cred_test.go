@@ -62,6 +62,7 @@ func TestCR17Terminal(t *testing.T) {
 	line := strings.Join([]string{filepath.Join(l.bin, "glovebox"), "run --json --config", l.config,
 		"--trust model --isolation process programs/cr17_terminal.py"}, " ")
 	cmd := exec.CommandContext(t.Context(), script, "-qec", line, "/dev/null")
+	l.asCaller(cmd)
 	keys, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)

@@ -181,7 +181,7 @@ func (l *laboratory) processes(ids idRange) []hostProcess {
 			}
 		}
 		f.Close()
-		if ours && !(dead && p.orphan) {
+		if ours && !(dead && p.orphan) && !l.known[p.pid] {
 			all = append(all, p)
 		}
 	}

@@ -167,12 +167,17 @@ func (s *soak) haveNeighbour(t *testing.T) (leave func()) {
 // dead soon, and the next command clears the rest away and ends their records.
 func TestKilledAtEveryInstant(t *testing.T) {
 	const atOnce, soon = 8, time.Second
-	dir := t.TempDir()
 	own := *need(t)
+	dir := own.folder(t)
 	own.data, own.config = filepath.Join(dir, "data"), filepath.Join(dir, "glovebox.yaml")
 	own.cgroup += "-killed"
-	own.uids.start += 0x2000000
-	if err := own.writeConfig(own.config, own.cgroup, own.uids); err != nil {
+	own.pool.start += 0x2000000
+	if own.caller == nil {
+		own.uids = own.pool
+	} else if err := handOver(own.cgroup, own.caller.id); err != nil {
+		t.Fatal(err)
+	}
+	if err := own.writeConfig(own.config, own.cgroup, own.pool); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -219,7 +224,7 @@ func TestKilledAtEveryInstant(t *testing.T) {
 // killOnce kills one command, in the first or the last moments of its run, and tells whether it was still there.
 func (l *laboratory) killOnce(t *testing.T, first bool) bool {
 	cmd := l.glovebox(context.Background(), "exec", "--quiet", "--config", l.config, "--trust", "model", "--isolation", "process",
-		"--output", filepath.Join(t.TempDir(), "out"), "--", "sh", "-c", untilTheEnd)
+		"--output", filepath.Join(l.folder(t), "out"), "--", "sh", "-c", untilTheEnd)
 	var complaints bytes.Buffer
 	cmd.Stderr = &complaints
 	out, err := cmd.StdoutPipe()

@@ -27,7 +27,7 @@ const neighbourPort = 28471 // in its own network namespace, so that it cannot b
 
 func startNeighbour(l *laboratory) (*neighbour, error) {
 	config := filepath.Join(l.dir, "neighbour.yaml")
-	ids := idRange{l.uids.start + l.uids.count, l.uids.count}
+	ids := idRange{l.pool.start + l.pool.count, l.pool.count}
 	if err := l.writeConfig(config, l.cgroup+"-neighbour", ids); err != nil {
 		return nil, err
 	}
@@ -41,7 +41,7 @@ func startNeighbour(l *laboratory) (*neighbour, error) {
 	if err != nil {
 		return nil, err
 	}
-	n.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM} // where the tests are killed
+	n.cmd.SysProcAttr.Pdeathsig = syscall.SIGTERM // where the tests are killed
 	var complaints strings.Builder
 	n.cmd.Stderr = &complaints
 	if err := n.cmd.Start(); err != nil {

@@ -99,6 +99,7 @@ func TestOU01OnATerminal(t *testing.T) {
 		line := fmt.Sprintf("%s run --quiet %s --config %s --trust model --isolation process programs/ou_print.py -- %s",
 			filepath.Join(l.bin, "glovebox"), c.raw, l.config, c.text)
 		cmd := exec.CommandContext(t.Context(), script, "-qec", line, "/dev/null")
+		l.asCaller(cmd)
 		out, err := cmd.Output()
 		if err != nil {
 			t.Errorf("%s: %v", c.text, err)

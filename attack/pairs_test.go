@@ -3,6 +3,7 @@ package attack_test
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -43,7 +44,7 @@ func TestPairsUnderTheLimits(t *testing.T) {
 		rounds = 20
 	}
 	s := newSoak(t)
-	code := read("programs/ct11_pairs.py")
+	code := read(filepath.Join("programs", "ct11_pairs.py"))
 	for name, c := range pairs {
 		t.Run(name, func(t *testing.T) {
 			if name != "cpu" { // which would not get its processor

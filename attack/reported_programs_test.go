@@ -27,7 +27,7 @@ func TestRP035FewProcesses(t *testing.T) {
 
 // An allocation far beyond the limit, caught by the program, still says that memory was the cause.
 func TestRP040RefusedAllocation(t *testing.T) {
-	o := attack(t, trial{program: "rp040_allocation.py", flags: []string{"--memory", "64MiB", "--disk", "1MiB"}})
+	o := attack(t, trial{program: "rp040_allocation.py", flags: []string{"--memory", "80MiB", "--disk", "1MiB"}})
 	if o.Status != "memory_limit" && !strings.Contains(o.Reason+o.Stderr, "emory") {
 		t.Errorf("status %s, reason %q, stdout %q, stderr %q", o.Status, o.Reason, o.Stdout, o.Stderr)
 	}
@@ -87,7 +87,7 @@ func TestRP080StopAFlood(t *testing.T) {
 // The folder in which the command is called is not touched, and neither is an empty folder of outputs.
 func TestRP104Litter(t *testing.T) {
 	l := need(t)
-	dir := t.TempDir()
+	dir := l.folder(t)
 	for _, sig := range []syscall.Signal{0, syscall.SIGKILL} {
 		cmd := l.glovebox(context.Background(), "run", "--config", l.config, "--trust", "model", "--isolation",
 			"process", "-c",

@@ -158,7 +158,7 @@ func watchMemory(pid int) func() int64 {
 // run only runs.
 func (l *laboratory) run(t *testing.T, x trial) outcome {
 	t.Helper()
-	o := outcome{folder: filepath.Join(t.TempDir(), "out")}
+	o := outcome{folder: filepath.Join(l.folder(t), "out")}
 	args := []string{"run", "--config", l.config, "--trust", "model", "--isolation", "process"}
 	if !x.raw {
 		args = append(args, "--json", "--view-limit", "1MiB", "--output", o.folder)
