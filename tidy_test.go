@@ -34,9 +34,9 @@ type goFile struct {
 
 func (f *goFile) test() bool { return strings.HasSuffix(f.path, "_test.go") }
 
-// product reports whether the file is part of what users run. Attacks, measurements and examples are programs beside it.
+// product reports whether the file is part of what users run. Measurements and examples are programs beside it.
 func (f *goFile) product() bool {
-	return !f.test() && !within(f.path, "attack") && !within(f.path, "bench") && !within(f.path, "examples")
+	return !f.test() && !within(f.path, "bench") && !within(f.path, "examples")
 }
 
 // at names a place, for messages.
@@ -126,7 +126,7 @@ func TestTidyImports(t *testing.T) {
 	rows := pictureRows(t)
 	seen := map[string]bool{}
 	for _, f := range goFiles(t) {
-		outside := within(f.dir, "attack") || within(f.dir, "bench") || within(f.dir, "examples")
+		outside := within(f.dir, "bench") || within(f.dir, "examples")
 		seen[f.dir] = true
 		row, ok := rows[f.dir]
 		if !ok && !outside {
@@ -200,7 +200,7 @@ func TestTidyModules(t *testing.T) {
 		"golang.org/x/net":                    {"internal/seccomp/compile"},
 		// System calls are wanted wherever files, groups or processes are handled; to wrap them all in one package would be
 		// x/sys again.
-		"golang.org/x/sys": {"cmd/glovebox", "driver/process", "engine", "internal/admission", "internal/cgroup", "internal/kernelfile",
+		"golang.org/x/sys": {"attack", "cmd/glovebox", "driver/process", "engine", "internal/admission", "internal/cgroup", "internal/kernelfile",
 			"internal/lockfile", "internal/sandboxinit", "internal/sandboxinit/wire", "internal/store"},
 		"modernc.org/sqlite": {"internal/store"},
 	}

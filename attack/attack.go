@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"strings"
+	"time"
 
 	"glovebox"
 )
@@ -55,6 +56,8 @@ type Config struct {
 	Progress func(n, of int, p Program)
 	// Proc is where the host's processes are seen; empty means /proc.
 	Proc string
+
+	teardown time.Duration // until nothing may be left of sandboxes whose runs have ended; zero means 10 s
 }
 
 // Outcome is one program and what came of it.
@@ -105,7 +108,8 @@ func Programs() []Program {
 		outputs(), honest(), []Program{atTheEnd()})
 }
 
-// Run runs the battery, one program at a time, and takes back what it planted. The error is that it could not be run at all, or
+// Run runs the battery, one program at a time, and takes back what it planted. The error is that it could not be run
+// at all, or
 // was cancelled: then the report holds what was done until then. A program that broke out is no error.
 func Run(ctx context.Context, cfg Config) (*Report, error) {
 	return run(ctx, cfg, Programs())
@@ -114,6 +118,9 @@ func Run(ctx context.Context, cfg Config) (*Report, error) {
 func run(ctx context.Context, cfg Config, all []Program) (_ *Report, err error) {
 	if cfg.Proc == "" {
 		cfg.Proc = "/proc"
+	}
+	if cfg.teardown == 0 {
+		cfg.teardown = 10 * time.Second
 	}
 	if err := CheckAxes(cfg.Axes); err != nil {
 		return nil, err
@@ -143,6 +150,7 @@ func run(ctx context.Context, cfg Config, all []Program) (_ *Report, err error) 
 			return r, fatal
 		}
 	}
+	tried := r.Total.Held+r.Total.Said > 0
 	if last := atTheEnd(); len(l.runs) > 0 && ctx.Err() == nil {
 		o := Outcome{Program: last, Verdict: Held, Found: l.remains(ctx)}
 		if o.Found != nil {
@@ -150,7 +158,7 @@ func run(ctx context.Context, cfg Config, all []Program) (_ *Report, err error) 
 		}
 		r.add(o)
 	}
-	r.OK = r.Total.Broke == 0 && r.Total.Held+r.Total.Said > 0
+	r.OK = r.Total.Broke == 0 && tried
 	if ctx.Err() != nil {
 		r.OK = false
 		return r, glovebox.Errorf(glovebox.CodeConflict, "start it again", "the battery was interrupted")
@@ -174,7 +182,8 @@ func CheckAxes(axes []string) error {
 
 // atTheEnd is the one entry that runs no program.
 func atTheEnd() Program {
-	return Program{ID: "LT-16", Axis: "LT", Tries: "all of the above: a sandbox outlives its run", Judged: "the host's processes"}
+	return Program{ID: "LT-16", Axis: "LT", Tries: "all of the above: a sandbox outlives its run",
+		Judged: "the host's processes"}
 }
 
 func (r *Report) add(o Outcome) {

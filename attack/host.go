@@ -32,7 +32,8 @@ type process struct {
 	first bool // of its process namespace: the sandbox's own, which holds nothing of the user's
 }
 
-// processes are the living processes of a run: those whose control group is named after it, in any hierarchy. (Dead ones that
+// processes are the living processes of a run: those whose control group is named after it, in any hierarchy. (Dead
+// ones that
 // only the machine's first process can reap hold nothing.)
 func processes(proc, run string) []process {
 	dirs, _ := filepath.Glob(filepath.Join(proc, "[0-9]*"))
@@ -54,7 +55,8 @@ func processes(proc, run string) []process {
 	return all
 }
 
-// inGroup reports whether one of the paths of /proc/PID/cgroup has a folder that is named after a run: by its id, or by its id and
+// inGroup reports whether one of the paths of /proc/PID/cgroup has a folder that is named after a run: by its id, or
+// by its id and
 // what a driver adds behind a dash.
 func inGroup(groups, run string) bool {
 	for line := range strings.Lines(groups) {

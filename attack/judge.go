@@ -8,8 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"glovebox"
 )
 
@@ -21,20 +19,7 @@ func (l *laboratory) canaries() map[string]string {
 	}
 	host, err := os.Hostname()
 	all["the host's name"] = fmt.Sprint(host, err)
-	if l.key != 0 {
-		all["the caller's keyring"] = keyring()
-	}
 	return all
-}
-
-// keyring is the ids in the caller's keyring, as bytes.
-func keyring() string {
-	buf := make([]byte, 4096)
-	n, err := unix.KeyctlBuffer(unix.KEYCTL_READ, unix.KEY_SPEC_USER_KEYRING, buf, 0)
-	if err != nil {
-		return err.Error()
-	}
-	return string(buf[:min(n, len(buf))])
 }
 
 // after is what changed on the host that no run may change.
@@ -135,7 +120,11 @@ func ends(status glovebox.Status, exit int, limit string) func(*laboratory, *obs
 	return func(_ *laboratory, o *observed) []string {
 		r := o.result
 		if r.Status != status || exit >= 0 && (r.ExitCode == nil || *r.ExitCode != exit) {
-			return []string{fmt.Sprintf("it ended with status %s%s and not with %s", r.Status, code(r), status)}
+			want := string(status)
+			if exit >= 0 {
+				want += fmt.Sprintf(", code %d", exit)
+			}
+			return []string{fmt.Sprintf("it ended with %s%s and not with %s", r.Status, code(r), want)}
 		}
 		if limit != "" && !slices.Contains(r.LimitsHit, limit) {
 			return []string{fmt.Sprintf("the limits hit are %q and lack %s", r.LimitsHit, limit)}

@@ -20,10 +20,12 @@ func harmlessCalls() []string {
 		call("io_uring_register", unix.SYS_IO_URING_REGISTER), call("keyctl", unix.SYS_KEYCTL), call("syslog", unix.SYS_SYSLOG),
 		call("adjtimex", unix.SYS_ADJTIMEX), call("clock_adjtime", unix.SYS_CLOCK_ADJTIME), call("mbind", unix.SYS_MBIND),
 		call("set_mempolicy", unix.SYS_SET_MEMPOLICY), call("migrate_pages", unix.SYS_MIGRATE_PAGES),
-		call("move_pages", unix.SYS_MOVE_PAGES), call("fanotify_init", unix.SYS_FANOTIFY_INIT), call("quotactl", unix.SYS_QUOTACTL),
+		call("move_pages", unix.SYS_MOVE_PAGES), call("fanotify_init", unix.SYS_FANOTIFY_INIT), call("quotactl",
+			unix.SYS_QUOTACTL),
 		call("personality", unix.SYS_PERSONALITY), call("memfd_secret", unix.SYS_MEMFD_SECRET),
 		call("process_madvise", unix.SYS_PROCESS_MADVISE), call("finit_module", unix.SYS_FINIT_MODULE),
-		call("kexec_file_load", unix.SYS_KEXEC_FILE_LOAD), call("pidfd_getfd", unix.SYS_PIDFD_GETFD), call("kcmp", unix.SYS_KCMP),
+		call("kexec_file_load", unix.SYS_KEXEC_FILE_LOAD), call("pidfd_getfd", unix.SYS_PIDFD_GETFD), call("kcmp",
+			unix.SYS_KCMP),
 	}
 }
 
@@ -34,7 +36,8 @@ func kernel() []Program {
 			look: emptyHanded()}
 	}
 	return []Program{
-		{ID: "KS-01", Axis: "KS", Tries: "makes thirty calls that must be refused", Judged: byWord, said: true, file: "ks01_refused.py",
+		{ID: "KS-01", Axis: "KS", Tries: "makes thirty calls that must be refused", Judged: byWord, said: true,
+			file: "ks01_refused.py",
 			args: words(harmlessCalls()...)},
 		held("KS-01/fsopen", "opens a file system to mount", "fsopen", unix.SYS_FSOPEN),
 		held("KS-01/fspick", "picks a mount to change", "fspick", unix.SYS_FSPICK),

@@ -17,7 +17,8 @@ import (
 	"glovebox"
 )
 
-// laboratory is everything that is planted around the runs. Its files are readable by everyone: modes are not what keeps a
+// laboratory is everything that is planted around the runs. Its files are readable by everyone: modes are not what
+// keeps a
 // program out.
 type laboratory struct {
 	cfg     Config
@@ -47,7 +48,8 @@ func makeLaboratory(cfg Config) (_ *laboratory, err error) {
 			err = glovebox.Internal("plant what programs are to find", l.close(err))
 		}
 	}()
-	l.secrets = makeCanaries("the environment", "a file", "a descriptor", "a listener", "shared memory", "/dev/shm", "the keyring",
+	l.secrets = makeCanaries("the environment", "a file", "a descriptor", "a listener", "shared memory", "/dev/shm",
+		"the keyring",
 		"memory", "another run", "the run before")
 	base := os.TempDir()
 	if len(base) > 60 { // the path of a unix socket has at most 107 bytes
@@ -179,5 +181,6 @@ func (l *laboratory) plantKey() error {
 
 // place is where in this process's memory a canary lies: a process id, an address and a size.
 func (l *laboratory) place() []string {
-	return []string{strconv.Itoa(os.Getpid()), fmt.Sprint(uintptr(unsafe.Pointer(&l.memory[0]))), strconv.Itoa(len(l.memory))}
+	return []string{strconv.Itoa(os.Getpid()), fmt.Sprint(uintptr(unsafe.Pointer(&l.memory[0]))),
+		strconv.Itoa(len(l.memory))}
 }

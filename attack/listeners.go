@@ -13,7 +13,8 @@ import (
 	"sync/atomic"
 )
 
-// listeners are doors of the host that no sandbox may find. Each counts its visitors; the stream ones greet with a canary.
+// listeners are doors of the host that no sandbox may find. Each counts its visitors; the stream ones greet with a
+// canary.
 type listeners struct {
 	TCP      int // port
 	UDP      int
@@ -28,7 +29,8 @@ type listeners struct {
 	wait    sync.WaitGroup
 }
 
-// startListeners opens the doors: on the address host, or on all of the machine's for an empty one, which takes the usual port of
+// startListeners opens the doors: on the address host, or on all of the machine's for an empty one, which takes the
+// usual port of
 // name servers too; the unix socket is made in dir. The caller closes them.
 func startListeners(dir, host, banner string) (_ *listeners, err error) {
 	l := &listeners{Path: filepath.Join(dir, "door.sock"), Mark: strings.ToLower(rand.Text())}

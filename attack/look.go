@@ -12,7 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// look examines the living processes of a run from outside. The error says why they cannot be seen: then nothing is known.
+// look examines the living processes of a run from outside. The error says why they cannot be seen: then nothing is
+// known.
 type look func(l *laboratory, all []process) (found []string, err error)
 
 var errUnseen = errors.New("its processes cannot be seen from here")
@@ -157,7 +158,8 @@ func withoutNetwork() look {
 }
 
 // kernel objects that a program can only hold if a call went through that must be refused, by what /proc calls them.
-var forbidden = []string{"[io_uring]", "[userfaultfd]", "[perf_event]", "bpf-", "[fanotify]", "[fscontext]", "seccomp notify", "/secretmem"}
+var forbidden = []string{"[io_uring]", "[userfaultfd]", "[perf_event]", "bpf-", "[fanotify]", "[fscontext]",
+	"seccomp notify", "/secretmem"}
 
 // empty-handed: only descriptors that a program may have.
 func emptyHanded() look {
@@ -183,14 +185,15 @@ func (d descriptor) wrong() string {
 			return "a kernel object that is out of bounds"
 		}
 	}
-	harmless := []uint64{unix.Mkdev(1, 3), unix.Mkdev(1, 5), unix.Mkdev(1, 7), unix.Mkdev(1, 8), unix.Mkdev(1, 9), unix.Mkdev(5, 0),
+	harmless := []uint64{unix.Mkdev(1, 3), unix.Mkdev(1, 5), unix.Mkdev(1, 7), unix.Mkdev(1, 8), unix.Mkdev(1, 9),
+		unix.Mkdev(5, 0),
 		unix.Mkdev(5, 2)}
 	switch kind := d.mode & unix.S_IFMT; {
 	case kind == unix.S_IFBLK, kind == unix.S_IFCHR && !slices.Contains(harmless, d.device) && unix.Major(d.device) != 136:
 		return "a device"
 	case kind == unix.S_IFREG && d.writable && (d.magic == unix.PROC_SUPER_MAGIC || d.magic == unix.SYSFS_MAGIC):
 		return "a file of the kernel's, open for writing"
-	case kind == unix.S_IFREG && d.writable && d.magic == unix.CGROUP_SUPER_MAGIC, d.magic == unix.CGROUP2_SUPER_MAGIC:
+	case d.magic == unix.CGROUP_SUPER_MAGIC, d.magic == unix.CGROUP2_SUPER_MAGIC:
 		return "a file of the control groups"
 	}
 	return ""

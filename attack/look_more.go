@@ -64,7 +64,8 @@ func noNetlink() look {
 	})
 }
 
-// readOnlyHost: no file system of the host's can be written through the process's mounts, and none is mounted by the program.
+// readOnlyHost: no file system of the host's can be written through the process's mounts, and none is mounted by the
+// program.
 func readOnlyHost() look {
 	return each(func(l *laboratory, p process) ([]string, error) {
 		table := strings.TrimSpace(p.read("mountinfo"))
@@ -99,7 +100,8 @@ func readOnlyHost() look {
 	})
 }
 
-// ordinary: no real-time class, no better priority than any, no exemption when memory is short, no higher limits than asked for.
+// ordinary: no real-time class, no better priority than any, no exemption when memory is short, no higher limits than
+// asked for.
 func ordinary(openFiles int) look {
 	return each(func(_ *laboratory, p process) ([]string, error) {
 		var found []string
@@ -130,7 +132,8 @@ func ordinary(openFiles int) look {
 	})
 }
 
-// inItsGroup: every process is in a group of the run for what is bounded: in each version 1 hierarchy of a limit, or in version 2.
+// inItsGroup: every process is in a group of the run for what is bounded: in each version 1 hierarchy of a limit, or
+// in version 2.
 func inItsGroup(l *laboratory, all []process) ([]string, error) {
 	return each(func(_ *laboratory, p process) ([]string, error) {
 		groups := p.read("cgroup")
@@ -151,7 +154,7 @@ func inItsGroup(l *laboratory, all []process) ([]string, error) {
 	})(l, all)
 }
 
-// withoutTerminal: no controlling terminal, and not this session.
+// withoutTerminal: no controlling terminal, and not the caller's.
 func withoutTerminal() look {
 	return each(func(_ *laboratory, p process) ([]string, error) {
 		f := p.stat()
@@ -164,7 +167,7 @@ func withoutTerminal() look {
 		}
 		var found []string
 		if f[6-3] == strconv.Itoa(own) {
-			found = append(found, "a process is in the caller's session")
+			found = append(found, "a process is in the caller's own session")
 		}
 		if f[7-3] != "0" {
 			found = append(found, "a process has a terminal")

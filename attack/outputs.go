@@ -114,8 +114,10 @@ func headAndTail(_ *laboratory, o *observed) []string {
 	text := string(r.Stdout)
 	switch {
 	case r.StdoutBytes != total || !r.StdoutTruncated:
-		return []string{fmt.Sprintf("%d bytes are counted and not %d, truncated is %v", r.StdoutBytes, total, r.StdoutTruncated)}
-	case !strings.HasPrefix(text, "first what matters\n") || !strings.HasSuffix(text, "\nlast what matters") || len(text) > 5000:
+		return []string{fmt.Sprintf("%d bytes are counted and not %d, truncated is %v", r.StdoutBytes, total,
+			r.StdoutTruncated)}
+	case !strings.HasPrefix(text, "first what matters\n") || !strings.HasSuffix(text,
+		"\nlast what matters") || len(text) > 5000:
 		return []string{fmt.Sprintf("%d bytes are shown, without the head or the tail", len(text))}
 	}
 	return nil
@@ -128,7 +130,8 @@ func namesNothing(l *laboratory, o *observed) []string {
 		host = ""
 	}
 	names := map[string]string{"the host's name": host, "the id of the run": o.result.ID, "a folder of the caller's": l.dir}
-	for what, file := range map[string]string{"the machine's id": "/etc/machine-id", "the boot's id": "/proc/sys/kernel/random/boot_id",
+	for what, file := range map[string]string{"the machine's id": "/etc/machine-id",
+		"the boot's id":             "/proc/sys/kernel/random/boot_id",
 		"the kernel's command line": "/proc/cmdline", "the machine's serial number": "/sys/class/dmi/id/product_serial"} {
 		if text, err := os.ReadFile(file); err == nil {
 			names[what] = strings.TrimSpace(string(text))
@@ -152,19 +155,24 @@ func namesNothing(l *laboratory, o *observed) []string {
 
 func honest() []Program {
 	hello := func(id, tries, file string, args ...string) Program {
-		return Program{ID: id, Axis: "CT", Tries: tries, Judged: "what it prints and its exit code", file: file, args: words(args...),
+		return Program{ID: id, Axis: "CT", Tries: tries, Judged: "what it prints and its exit code", file: file,
+			args: words(args...),
 			free: true, then: all(ends(glovebox.StatusExited, 0, ""), says("hello\n"))}
 	}
-	p := []Program{hello("CT-00/python", "prints a line in Python", "ct_hello.py"), hello("CT-00/bash", "prints a line in bash",
+	p := []Program{hello("CT-00/python", "prints a line in Python", "ct_hello.py"), hello("CT-00/bash",
+		"prints a line in bash",
 		"ct_hello.sh"), hello("CT-00/node", "prints a line in JavaScript", "ct_hello.js"),
-		{ID: "CT-01", Axis: "CT", Tries: "uses everyday Python: pools, sockets, databases, files", Judged: "its coming to its end",
-			file: "ct_python.py"},
+		{ID: "CT-01", Axis: "CT", Tries: "uses everyday Python: pools, sockets, databases, files",
+			Judged: "its coming to its end",
+			file:   "ct_python.py"},
 		{ID: "CT-04", Axis: "CT", Tries: "uses everyday bash: pipes, jobs, traps", Judged: "what it prints and its exit code",
 			file: "ct04_shell.sh", free: true, then: all(ends(glovebox.StatusExited, 0, ""),
 				says("a\nline\npipe 0\npipefail 1\njob 3\none\ntwo\ntrapped\nthree\nco\n1\nlisted\ncopy\nout\n"))},
-		{ID: "CT-10/code", Axis: "CT", Tries: "exits with a code", Judged: byStatus, file: "ct10_ends.sh", args: words("code", "7"),
+		{ID: "CT-10/code", Axis: "CT", Tries: "exits with a code", Judged: byStatus, file: "ct10_ends.sh",
+			args: words("code", "7"),
 			free: true, then: ends(glovebox.StatusExited, 7, "")},
-		{ID: "CT-10/signal", Axis: "CT", Tries: "ends by a signal", Judged: byStatus, file: "ct10_ends.sh", args: words("signal", "11"),
+		{ID: "CT-10/signal", Axis: "CT", Tries: "ends by a signal", Judged: byStatus, file: "ct10_ends.sh",
+			args: words("signal", "11"),
 			free: true, then: signaled("SIGSEGV")},
 		{ID: "CT-10/missing", Axis: "CT", Tries: "calls a program that is not there", Judged: byStatus, file: "ct10_ends.sh",
 			args: words("missing"), free: true, then: ends(glovebox.StatusExited, 127, "")},

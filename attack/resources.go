@@ -28,24 +28,31 @@ func resources() []Program {
 	}
 	return append(p, []Program{
 		{ID: "RS-07", Axis: "RS", Tries: "leaves a child behind that holds nothing", Judged: dead, file: "rs07_marker.sh"},
-		{ID: "RS-09", Axis: "RS", Tries: "is deaf to every signal", Judged: byStatus, file: "rs09_deaf.py", ask: clock(time.Second),
+		{ID: "RS-09", Axis: "RS", Tries: "is deaf to every signal", Judged: byStatus, file: "rs09_deaf.py",
+			ask:  clock(time.Second),
 			free: true, then: late},
-		{ID: "RS-10", Axis: "RS", Tries: "stops itself", Judged: byStatus, file: "stop_itself.sh", ask: clock(time.Second), free: true,
+		{ID: "RS-10", Axis: "RS", Tries: "stops itself", Judged: byStatus, file: "stop_itself.sh",
+			ask: clock(time.Second), free: true,
 			then: late},
-		{ID: "RS-24", Axis: "RS", Tries: "fills both streams in turn", Judged: "bytes counted", file: "rs24_both.py", free: true,
+		{ID: "RS-24", Axis: "RS", Tries: "fills both streams in turn", Judged: "bytes counted", file: "rs24_both.py",
+			free: true,
 			then: all(ends(glovebox.StatusExited, 0, ""), printed(2<<20, 2<<20))},
-		{ID: "RS-28", Axis: "RS", Tries: "closes its streams and works on", Judged: byStatus, file: "rs28_closed.py", free: true,
+		{ID: "RS-28", Axis: "RS", Tries: "closes its streams and works on", Judged: byStatus, file: "rs28_closed.py",
+			free: true,
 			then: all(ends(glovebox.StatusExited, 7, ""), collected("done"))},
 		{ID: "RS-30", Axis: "RS", Tries: "reads nothing of a large input", Judged: byStatus, file: "rs30_unread.py",
 			args: words("ignore"), free: true, then: ends(glovebox.StatusExited, 0, ""),
 			ask: func(_ *laboratory, r *glovebox.Request) { r.StdinFrom = bytes.NewReader(make([]byte, 8<<20)) }},
-		{ID: "RS-31", Axis: "RS", Tries: "waits for an input that nobody gives", Judged: "its end in time", file: "rs31_prompts.sh"},
+		{ID: "RS-31", Axis: "RS", Tries: "waits for an input that nobody gives", Judged: "its end in time",
+			file: "rs31_prompts.sh"},
 		{ID: "RS-34", Axis: "RS", Tries: "leaves its control group", Judged: byLook, file: "hold.py", args: words("groups"),
 			look: looks(inItsGroup, emptyHanded())},
-		{ID: "RS-36", Axis: "RS", Tries: "raises its priority and its limits", Judged: byLook, file: "hold.py", args: words("priority"),
+		{ID: "RS-36", Axis: "RS", Tries: "raises its priority and its limits", Judged: byLook, file: "hold.py",
+			args: words("priority"),
 			ask:  func(_ *laboratory, r *glovebox.Request) { r.Limits.OpenFiles = 256 },
 			look: ordinary(256)},
-		{ID: "RS-47/alarm", Axis: "RS", Tries: "ends by its own alarm, as if by the clock", Judged: byStatus, file: "rs47_inner.py",
+		{ID: "RS-47/alarm", Axis: "RS", Tries: "ends by its own alarm, as if by the clock", Judged: byStatus,
+			file: "rs47_inner.py",
 			args: words("alarm"), free: true, then: signaled("SIGALRM")},
 		{ID: "RS-47/kill", Axis: "RS", Tries: "kills itself, as if for memory", Judged: byStatus, file: "rs47_inner.py",
 			args: words("kill"), free: true, then: signaled("SIGKILL")},
@@ -58,7 +65,8 @@ func resources() []Program {
 func exhaustion() []Program {
 	p := []Program{}
 	add := func(id, tries, file string, args []string, limits glovebox.Limits, then func(*laboratory, *observed) []string) {
-		p = append(p, Program{ID: id, Axis: "RS", Tries: tries, Judged: byStatus + ", and the host's room", Disposable: true, free: true,
+		p = append(p, Program{ID: id, Axis: id[:2], Tries: tries, Judged: byStatus + ", and the host's room",
+			Disposable: true, free: true,
 			file: file, args: words(args...), then: all(then, costs(1<<30)),
 			ask: func(_ *laboratory, r *glovebox.Request) { r.Limits = limits }})
 	}
@@ -68,12 +76,14 @@ func exhaustion() []Program {
 		all(ends(glovebox.StatusCPULimit, -1, "cpu"), atMost("CPU time in ms", 3000, cpu)))
 	add("RS-03", "doubles processes for ever", "rs03_forks.sh", nil, bound(glovebox.Limits{Processes: many}),
 		all(ends(glovebox.StatusProcessLimit, -1, "processes"), atMost("the most processes", many, peak)))
-	add("RS-05", "makes children until it can no more", "rs05_children.py", []string{"3"}, bound(glovebox.Limits{Processes: many}),
+	add("RS-05", "makes children until it can no more", "rs05_children.py", []string{"3"},
+		bound(glovebox.Limits{Processes: many}),
 		all(ends(glovebox.StatusProcessLimit, 3, "processes"), atMost("the most processes", many, peak)))
 	for _, form := range []string{"alone", "child", "many", "shared", "memfd"} {
 		add("RS-12/"+form, "takes memory for ever: "+form, "rs12_memory.py", []string{form},
 			bound(glovebox.Limits{Memory: memory, Disk: 16 * glovebox.MiB}),
-			all(ends(glovebox.StatusMemoryLimit, -1, "memory"), atMost("the most memory in bytes", int64(memory)*11/10, memoryPeak)))
+			all(ends(glovebox.StatusMemoryLimit, -1, "memory"), atMost("the most memory in bytes", int64(memory)*11/10,
+				memoryPeak)))
 	}
 	for _, form := range []string{"threads", "turn"} {
 		add("RS-20/"+form, "uses the CPU with many at once or in turn: "+form, "rs20_spinners.py", []string{form},
@@ -97,7 +107,8 @@ func exhaustion() []Program {
 	add("RS-13", "fills what is shared memory", "fs22_fill.py", []string{"/dev/shm"}, bound(glovebox.Limits{Disk: disk}),
 		all(ends(glovebox.StatusDiskLimit, 3, "disk"), atMost("bytes of files", int64(disk), diskUse)))
 	add("FS-22", "fills every folder", "fs22_fill.py", []string{"/workspace", "/tmp", "/outputs", "/dev/shm"},
-		bound(glovebox.Limits{Disk: disk}), all(ends(glovebox.StatusDiskLimit, 3, "disk"), atMost("bytes of files", int64(disk), diskUse)))
+		bound(glovebox.Limits{Disk: disk}), all(ends(glovebox.StatusDiskLimit, 3, "disk"), atMost("bytes of files",
+			int64(disk), diskUse)))
 	add("FS-23", "makes names until it can no more", "fs23_inodes.py", []string{"/workspace"},
 		bound(glovebox.Limits{Disk: disk, Files: files}), all(ends(glovebox.StatusDiskLimit, 3, "files"), losesFiles(2*files)))
 	return p
@@ -122,7 +133,8 @@ func losesFiles(most int64) func(*laboratory, *observed) []string {
 func printed(stdout, stderr int64) func(*laboratory, *observed) []string {
 	return func(_ *laboratory, o *observed) []string {
 		if r := o.result; r.StdoutBytes != stdout || r.StderrBytes != stderr {
-			return []string{fmt.Sprintf("%d and %d bytes are counted and not %d and %d", r.StdoutBytes, r.StderrBytes, stdout, stderr)}
+			return []string{fmt.Sprintf("%d and %d bytes are counted and not %d and %d", r.StdoutBytes, r.StderrBytes,
+				stdout, stderr)}
 		}
 		return nil
 	}

@@ -34,7 +34,6 @@ type observed struct {
 const (
 	wall     = 30 * time.Second // of a program that says nothing else
 	patience = 30 * time.Second // beyond the wall clock, on a slow machine, until the outer clock ends a run
-	teardown = 10 * time.Second // until nothing is left of sandboxes whose runs have ended
 	most     = 4 << 20          // bytes of a stream or artifact that are searched
 )
 
@@ -115,8 +114,9 @@ func (l *laboratory) request(p Program) (glovebox.Request, error) {
 	if err != nil {
 		return glovebox.Request{}, err
 	}
-	r := glovebox.Request{Code: string(code), CodeName: p.file, Lang: languages[path.Ext(p.file)], Isolation: l.cfg.Isolation,
-		Collect: true, Limits: glovebox.Limits{Wall: wall, View: 256 * glovebox.KiB}}
+	r := glovebox.Request{Code: string(code), CodeName: p.file, Lang: languages[path.Ext(p.file)],
+		Isolation: l.cfg.Isolation,
+		Collect:   true, Limits: glovebox.Limits{Wall: wall, View: 256 * glovebox.KiB}}
 	if p.Disposable {
 		r.Env = map[string]string{"HARNESS_OK": "1"}
 	}
@@ -204,7 +204,7 @@ func (l *laboratory) survivors(run string) []string {
 
 // remains waits until nothing at all of the runs is left, the sandboxes' own processes included, or names what is.
 func (l *laboratory) remains(ctx context.Context) []string {
-	ctx, cancel := context.WithTimeout(ctx, teardown)
+	ctx, cancel := context.WithTimeout(ctx, l.cfg.teardown)
 	defer cancel()
 	again := time.NewTicker(100 * time.Millisecond)
 	defer again.Stop()
@@ -283,7 +283,8 @@ func (o *observed) words() []byte {
 	return bytes.Join(all, []byte("\n"))
 }
 
-// watcher waits for a program's sign, then lets its processes be looked at, once, and ends it. It implements glovebox.Sink.
+// watcher waits for a program's sign, then lets its processes be looked at, once, and ends it. It implements
+// glovebox.Sink.
 type watcher struct {
 	sign   string
 	cancel context.CancelFunc

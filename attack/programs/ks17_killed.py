@@ -1,5 +1,8 @@
 # KS-17: makes a call by another numbering of the same machine, which ends it; the argument says by which
-import ctypes, mmap, sys
+import ctypes, mmap, socket, sys
+
+if socket.gethostname() != "sandbox":
+    sys.exit(99)
 
 if sys.argv[1] == "x32":
     ctypes.CDLL(None).syscall(ctypes.c_long(0x40000000 | 39))

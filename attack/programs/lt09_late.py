@@ -1,5 +1,8 @@
 # LT-09: acts after its end: by exit functions, finalisers, threads and a child that is left
-import atexit, os, threading, time
+import atexit, os, socket, sys, threading, time
+
+if socket.gethostname() != "sandbox":
+    sys.exit(99)
 
 
 class Late:

@@ -1,5 +1,8 @@
 # RS-01, BL-013: spins for ever, deaf to every polite signal
-import signal
+import signal, socket, sys
+
+if socket.gethostname() != "sandbox":
+    sys.exit(99)
 
 for s in range(1, 32):
     try:

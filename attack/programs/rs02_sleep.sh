@@ -1,4 +1,5 @@
 # RS-02, BL-014, BL-016, BL-031: sleeps past the limit, in the form that the argument names
+[ "$(hostname)" = sandbox ] || exit 99
 case $1 in
 front) sleep 999 ;;
 brackets) (sleep 998) ;;

@@ -1,4 +1,5 @@
 # RS-06, BL-001, BL-006, BL-008, BL-009: the leader ends at once, what it started holds the pipes, in the form that the argument names
+[ "$(hostname)" = sandbox ] || exit 99
 case $1 in
 setsid) setsid sleep 600 & ;;
 popen) exec python3 -c 'import subprocess; subprocess.Popen(["sleep", "60"])' ;;

@@ -1,5 +1,8 @@
 # RS-09, BL-011: blocks and ignores every signal, in itself and in children in sessions of their own
-import os, signal, time
+import os, signal, socket, sys, time
+
+if socket.gethostname() != "sandbox":
+    sys.exit(99)
 
 for n in range(4):
     if os.fork() == 0:

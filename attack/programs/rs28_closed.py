@@ -1,5 +1,8 @@
 # RS-28: closes its streams, works on, leaves a file and an exit code
-import os, time
+import os, socket, sys, time
+
+if socket.gethostname() != "sandbox":
+    sys.exit(99)
 
 os.close(1)
 os.close(2)

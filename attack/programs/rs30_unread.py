@@ -1,5 +1,8 @@
 # RS-30: does not read its input, in the form that the argument names
-import os, sys, time
+import os, socket, sys, time
+
+if socket.gethostname() != "sandbox":
+    sys.exit(99)
 
 if sys.argv[1] == "close":
     os.close(0)

@@ -1,4 +1,5 @@
 # RS-31, BL-020 to BL-022: reads an input that nobody offered
+[ "$(hostname)" = sandbox ] || exit 99
 cat
 read -r x
 grep foo

@@ -1,5 +1,8 @@
 # RS-47, RS-39: sets time-outs, limits and endings of its own that look like those of the run; the argument says which
-import os, resource, signal, sys, time
+import os, resource, signal, socket, sys, time
+
+if socket.gethostname() != "sandbox":
+    sys.exit(99)
 
 how = sys.argv[1]
 if how == "alarm":

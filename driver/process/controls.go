@@ -17,15 +17,16 @@ import (
 
 	"glovebox"
 	"glovebox/driver"
+	"glovebox/internal/cgroup"
 )
 
 // Controls examines the machine for each control of the rung without starting anything but an empty process of its own.
 func (d *Driver) Controls(ctx context.Context) []glovebox.Control {
-	all := []glovebox.Control{d.initControl(), d.namespaceControl(ctx), d.idControl(), d.landlockControl(), filterControl()}
+	all := []glovebox.Control{d.initControl(), d.namespaceControl(ctx), d.idControl(), d.landlockControl(), d.filterControl()}
 	host, err := d.host()
 	if err != nil {
 		all = append(all, control("cgroups", false, "none are mounted at /sys/fs/cgroup",
-			"mount -t cgroup2 cgroup2 /sys/fs/cgroup"))
+			"mount -t cgroup2 cgroup2 /sys/fs/cgroup; in a container: "+cgroup.ContainerFix))
 	} else {
 		for _, f := range host.Controls(d.parent(host)) {
 			if f.Name == "cpuset" && !f.Available {
@@ -36,7 +37,8 @@ func (d *Driver) Controls(ctx context.Context) []glovebox.Control {
 	}
 	all = append(all, diskControl(), d.trialControl(ctx))
 	for i := range all {
-		all[i].Required = !d.accepts(all[i].Name) && !slices.Contains(replaceable, all[i].Name)
+		all[i].Required = !d.accepts(all[i].Name) && !slices.Contains(replaceable, all[i].Name) ||
+			all[i].Name == "own user ids" && d.around.root // for whom the caller's own id is no way out
 	}
 	return all
 }
@@ -62,7 +64,7 @@ func (d *Driver) trialControl(ctx context.Context) glovebox.Control {
 	case errors.As(err, &known):
 		return control(name, false, known.Public, known.Fix)
 	}
-	return control(name, false, err.Error(), "what is missing above comes first")
+	return control(name, false, err.Error(), "mend what is missing above; if nothing is, report this text")
 }
 
 func control(name string, available bool, detail, fix string) glovebox.Control {
@@ -72,10 +74,11 @@ func control(name string, available bool, detail, fix string) glovebox.Control {
 	return glovebox.Control{Isolation: glovebox.IsolationProcess, Name: name, Available: available, Detail: detail, Fix: fix}
 }
 
+const initFix = "keep glovebox-init in the folder of glovebox, both executable (make build puts them into bin)"
+
 func (d *Driver) initControl() glovebox.Control {
 	if err := unix.Access(d.cfg.Init, unix.X_OK); err != nil {
-		return control("glovebox-init", false, "missing or not executable",
-			"keep glovebox-init in the folder of glovebox, both executable (make build puts them into bin)")
+		return control("glovebox-init", false, "missing or not executable", initFix)
 	}
 	return control("glovebox-init", true, "found", "")
 }
@@ -89,27 +92,21 @@ func (d *Driver) namespaceControl(ctx context.Context) glovebox.Control {
 	if err == nil {
 		// How it ends says nothing: it was made.
 		_ = cmd.Wait()
-		return control("namespaces", true, "user, mount, pid, network, ipc and uts", "")
-	}
-	detail, fix := "the kernel refuses new user namespaces", "sysctl -w user.max_user_namespaces=15000"
-	for _, knob := range []struct{ file, refuses, fix string }{
-		{"/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1",
-			"sysctl -w kernel.apparmor_restrict_unprivileged_userns=0"},
-		{"/proc/sys/kernel/unprivileged_userns_clone", "0", "sysctl -w kernel.unprivileged_userns_clone=1"},
-		{"/proc/sys/user/max_user_namespaces", "0", "sysctl -w user.max_user_namespaces=15000"},
-	} {
-		if b, err := os.ReadFile(knob.file); err == nil && strings.TrimSpace(string(b)) == knob.refuses {
-			detail, fix = detail+" ("+knob.file+" is "+knob.refuses+")", knob.fix
+		detail := "user, mount, pid, network, ipc and uts"
+		if !d.around.root && d.around.says("sys/kernel/apparmor_restrict_unprivileged_userns", "1") {
+			detail += "; AppArmor may take the rights in them away: whether a sandbox can be made tells"
 		}
+		return control("namespaces", true, detail, "")
 	}
-	if errors.Is(err, unix.EPERM) && fix == "sysctl -w user.max_user_namespaces=15000" {
-		fix += "; in a container: docker run --security-opt seccomp=unconfined --security-opt systempaths=unconfined"
-	}
-	return control("namespaces", false, detail, fix)
+	r := d.around.userNamespaces(err)
+	return control("namespaces", false, r.public, r.fix)
 }
 
 func (d *Driver) idControl() glovebox.Control {
 	if os.Getuid() == 0 {
+		if r := d.around.unmapped(d.cfg.IDs); r != nil {
+			return control("own user ids", false, r.public, r.fix)
+		}
 		return control("own user ids", true, fmt.Sprintf("%d blocks from %d", d.cfg.IDs.Count/blockSize, d.cfg.IDs.Start), "")
 	}
 	name := fmt.Sprint(os.Getuid())
@@ -130,6 +127,9 @@ func (d *Driver) idControl() glovebox.Control {
 
 func (d *Driver) landlockControl() glovebox.Control {
 	abi := d.abi()
+	if abi == 0 && d.around.filtered() {
+		return control("landlock", false, "a filter of system calls over Glovebox, as containers have it, hides it", seccompFix)
+	}
 	if abi == 0 {
 		return control("landlock", false, "the kernel has no Landlock",
 			"boot with lsm=…,landlock on Linux 5.13 or later, or set drivers.process.accept: [landlock]")
@@ -137,9 +137,13 @@ func (d *Driver) landlockControl() glovebox.Control {
 	return control("landlock", true, fmt.Sprintf("version %d", abi), "")
 }
 
-func filterControl() glovebox.Control {
+func (d *Driver) filterControl() glovebox.Control {
 	action := uint32(unix.SECCOMP_RET_KILL_PROCESS)
 	_, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_GET_ACTION_AVAIL, 0, uintptr(unsafe.Pointer(&action)))
+	if errno != 0 && d.around.filtered() {
+		return control("system call filter", false, "a filter of system calls over Glovebox refuses another: "+errno.Error(),
+			seccompFix)
+	}
 	if errno != 0 {
 		return control("system call filter", false, "the kernel does not filter system calls: "+errno.Error(),
 			"boot a kernel with CONFIG_SECCOMP_FILTER")

@@ -52,6 +52,9 @@ type Driver struct {
 	host   func() (*cgroup.Host, error)
 	abi    func() int // the kernel's version of Landlock
 
+	around   surroundings
+	unmapped func() *refusal // why root has no ids to give, if so
+
 	swept sync.Once
 }
 
@@ -99,6 +102,8 @@ func New(cfg Config) (*Driver, error) {
 	d := &Driver{cfg: cfg, filter: filter, pinned: pinned}
 	d.host = sync.OnceValues(func() (*cgroup.Host, error) { return cgroup.Detect("/sys/fs/cgroup") })
 	d.abi = sync.OnceValue(landlockABI)
+	d.around = surroundings{proc: "/proc", root: os.Getuid() == 0}
+	d.unmapped = sync.OnceValue(func() *refusal { return d.around.unmapped(d.cfg.IDs) })
 	return d, nil
 }
 

@@ -30,6 +30,9 @@ func run(m *testing.M) int {
 		}
 		return 0
 	}
+	if around := os.Getenv(aroundEnv); around != "" {
+		examine(around)
+	}
 	if initBinary = os.Getenv("GLOVEBOX_TEST_INIT"); initBinary != "" {
 		return m.Run()
 	}

@@ -2,6 +2,9 @@ package process
 
 import (
 	"context"
+	"errors"
+
+	"golang.org/x/sys/unix"
 
 	"glovebox/driver"
 	"glovebox/internal/sandboxinit/wire"
@@ -13,6 +16,23 @@ func GiveUp(s driver.Sandbox, path string) error {
 	cancel()
 	_, err := s.(*sandbox).ask(ctx, wire.Message{Open: &wire.Open{Path: []byte(path)}})
 	return err
+}
+
+// Around makes a driver see what is below proc in place of /proc, as root or not.
+func Around(d *Driver, proc string, root bool) { d.around = surroundings{proc, root} }
+
+// Spawn, Step and Unmapped are what a driver says of refusals by the kernel.
+func (d *Driver) Spawn(err error) error { return d.around.spawn(err) }
+
+func (d *Driver) Step(name string, errno unix.Errno) error {
+	return d.around.step(name, errno, errors.New("inside: "+name))
+}
+
+func (d *Driver) Unmapped(pool IDPool) (public, fix string) {
+	if r := d.around.unmapped(pool); r != nil {
+		return r.public, r.fix
+	}
+	return "", ""
 }
 
 // Whole is what New makes of a pool.

@@ -148,20 +148,10 @@ func exitOf(e *wire.Ended) driver.Exit {
 }
 
 // explainFailure says which step of init failed and what mends the reasons that an operator can mend.
-func explainFailure(f *wire.Failed) error {
+func (s surroundings) explainFailure(f *wire.Failed) error {
 	err := fmt.Errorf("inside: %s: %s", f.Step, f.Detail)
 	if f.Errno != 0 {
 		err = fmt.Errorf("inside: %s: %w", f.Step, unix.Errno(f.Errno))
 	}
-	switch {
-	case f.Step == "mount proc" && unix.Errno(f.Errno) == unix.EPERM:
-		return &glovebox.Error{Code: glovebox.CodeUnavailable, Op: "build sandbox", Err: err,
-			Public: "a fresh /proc may not be mounted here: this container hides parts of its own",
-			Fix:    "start the container with an unmasked /proc (docker run --security-opt systempaths=unconfined)"}
-	case f.Step == "make mounts private" && unix.Errno(f.Errno) == unix.EPERM:
-		return &glovebox.Error{Code: glovebox.CodeUnavailable, Op: "build sandbox", Err: err,
-			Public: "user namespaces give no rights here (AppArmor restricts them)",
-			Fix:    "sysctl -w kernel.apparmor_restrict_unprivileged_userns=0, or install an AppArmor profile for glovebox-init"}
-	}
-	return err
+	return s.step(f.Step, unix.Errno(f.Errno), err)
 }

@@ -98,7 +98,7 @@ func (s *sandbox) await(ctx context.Context) (reply, error) {
 	}
 	if f := r.message.Failed; f != nil {
 		wire.CloseAll(r.files)
-		return reply{}, explainFailure(f)
+		return reply{}, s.driver.around.explainFailure(f)
 	}
 	return r, nil
 }

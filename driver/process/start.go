@@ -113,7 +113,7 @@ func (s *sandbox) spawn() error {
 	}
 	started, err := spawnInit(s.driver.cfg.Init, null, far, cradle)
 	if err != nil {
-		return errors.Join(explainSpawn(err), conn.Close())
+		return errors.Join(s.driver.around.spawn(err), conn.Close())
 	}
 	s.conn, s.init = conn, started
 	s.replies, s.lost = make(chan reply, 1), make(chan struct{})
@@ -125,21 +125,6 @@ func (s *sandbox) spawn() error {
 	}()
 	go s.listen()
 	return nil
-}
-
-// explainSpawn turns the kernel's refusals into what the operator can do.
-func explainSpawn(err error) error {
-	switch {
-	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.EACCES):
-		return &glovebox.Error{Code: glovebox.CodeUnavailable, Op: "start init", Err: err,
-			Public: "glovebox-init is missing or may not be executed",
-			Fix:    "keep glovebox-init in the folder of glovebox, both executable (make build puts them into bin)"}
-	case errors.Is(err, unix.EPERM), errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EUSERS):
-		return &glovebox.Error{Code: glovebox.CodeUnavailable, Op: "start init", Err: err,
-			Public: "this machine does not let the caller make user namespaces",
-			Fix:    "glovebox doctor names the switch; often: sysctl -w user.max_user_namespaces=15000"}
-	}
-	return fmt.Errorf("start init: %w", err)
 }
 
 func (s *sandbox) sendSetup(ctx context.Context) error {
@@ -199,6 +184,15 @@ func (s *sandbox) awaitReady(ctx context.Context) error {
 // checkMachine refuses what could not be given, before anything is made: a fence that the kernel lacks, and what a hard
 // limit of this process stands against.
 func (d *Driver) checkMachine(l glovebox.Limits) error {
+	if d.around.root {
+		if r := d.unmapped(); r != nil {
+			return r.error("take ids", nil)
+		}
+	}
+	if d.abi() == 0 && !d.accepts("landlock") && d.around.filtered() {
+		return glovebox.Errorf(glovebox.CodeUnavailable, seccompFix,
+			"a filter of system calls over Glovebox, as containers have it, hides Landlock, the second fence on files")
+	}
 	if d.abi() == 0 && !d.accepts("landlock") {
 		return glovebox.Errorf(glovebox.CodeUnavailable,
 			"boot a kernel with Landlock (lsm=…,landlock), or set drivers.process.accept: [landlock]",

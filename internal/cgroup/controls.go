@@ -47,7 +47,7 @@ func (h *Host) finding(name string, p place, there bool, parent string) Finding 
 		version = "version 2"
 	}
 	if err := h.usable(name, p, parent); err != nil {
-		return Finding{name, false, version + ": " + err.Error(), h.fix(parent)}
+		return Finding{name, false, version + ": " + err.Error(), h.fixOf(err, parent)}
 	}
 	return Finding{name, true, version, ""}
 }
@@ -129,10 +129,25 @@ func (h *Host) missingFix(name string) string {
 	return "mount the controller: mount -t cgroup -o " + name + " cgroup /sys/fs/cgroup/" + name
 }
 
+// ContainerFix lets a container have control groups of its own to write.
+const ContainerFix = "docker run --privileged, or --cgroupns=host -v /sys/fs/cgroup:/sys/fs/cgroup:rw"
+
+// fixOf mends why groups cannot be made.
+func (h *Host) fixOf(err error, parent string) string {
+	if !errors.Is(err, syscall.EROFS) {
+		return h.fix(parent)
+	}
+	var mounts []string
+	for _, p := range h.hierarchies() {
+		mounts = append(mounts, "sudo mount -o remount,rw "+p.dir)
+	}
+	return strings.Join(mounts, " && ") + "; in a container: " + ContainerFix
+}
+
 // fix is what gives this user a parent to work in.
 func (h *Host) fix(parent string) string {
 	if os.Geteuid() == 0 {
-		return "run where the control group file systems are mounted read-write and the parent group is free of processes"
+		return "run where the group " + parent + " is free of processes, or name another with drivers.process.cgroup in glovebox.yaml"
 	}
 	if h.Mode() == "v2" {
 		return "systemd-run --user --scope -p Delegate=yes COMMAND"
@@ -171,7 +186,9 @@ func (h *Host) explain(parent string, err error) error {
 	switch {
 	case errors.Is(err, syscall.EEXIST): // not fs.ErrExist, which a folder that is not empty is too
 		e.Code, e.Public, e.Fix = glovebox.CodeConflict, "a control group of this name exists", "use another name"
-	case errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS):
+	case errors.Is(err, syscall.EROFS):
+		e.Public, e.Fix = "the control groups are read-only here, as containers have them", h.fixOf(err, parent)
+	case errors.Is(err, fs.ErrPermission):
 		e.Public = "this user may not make control groups"
 	case errors.Is(err, syscall.EBUSY):
 		e.Public = "the parent control group has processes of its own"

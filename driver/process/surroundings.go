@@ -1,0 +1,160 @@
+package process
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"glovebox"
+)
+
+// surroundings are what stands around this process and may keep it from what a sandbox is made of: switches of the system,
+// a container's filter of system calls, a profile of a security module. The kernel tells of them in proc.
+type surroundings struct {
+	proc string // /proc, but in tests
+	root bool   // this process is root
+}
+
+// refusal is why something was refused, and what mends it.
+type refusal struct{ public, fix string }
+
+func (r refusal) error(op string, err error) error {
+	return &glovebox.Error{Code: glovebox.CodeUnavailable, Op: op, Public: r.public, Fix: r.fix, Err: err}
+}
+
+const (
+	seccompFix = "docker run --security-opt seccomp=unconfined (podman and nerdctl take the same), or a profile that lets " +
+		"clone3, clone, unshare, mount and pivot_root through"
+	appArmorFix = "sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0, or an AppArmor profile for glovebox-init " +
+		"that has the line: userns,"
+	maskedFix = "docker run --security-opt systempaths=unconfined (podman: --security-opt unmask=ALL)"
+)
+
+// says reports whether a file below proc holds just this.
+func (s surroundings) says(file, value string) bool {
+	text, err := os.ReadFile(filepath.Join(s.proc, file))
+	return err == nil && strings.TrimSpace(string(text)) == value
+}
+
+// filtered reports whether a filter of system calls is over this process, as container engines set it.
+func (s surroundings) filtered() bool {
+	text, err := os.ReadFile(filepath.Join(s.proc, "self/status"))
+	return err == nil && strings.Contains(string(text), "\nSeccomp:\t2")
+}
+
+// profile is the security module's profile of this process; empty where there is none.
+func (s surroundings) profile() string {
+	text, err := os.ReadFile(filepath.Join(s.proc, "self/attr/current"))
+	name := strings.Trim(string(text), "\x00\n ")
+	if err != nil || strings.HasPrefix(name, "unconfined") || name == "kernel" {
+		return ""
+	}
+	return name
+}
+
+// userNamespaces says why the kernel does not make one.
+func (s surroundings) userNamespaces(err error) refusal {
+	const max = "/proc/sys/user/max_user_namespaces"
+	switch {
+	case s.says("sys/user/max_user_namespaces", "0"):
+		return refusal{"new user namespaces are switched off (" + max + " is 0)", "sudo sysctl -w user.max_user_namespaces=15000"}
+	case errors.Is(err, unix.ENOSPC):
+		return refusal{"the most user namespaces are in use, or they are switched off around this one (" + max + ")",
+			"sudo sysctl -w user.max_user_namespaces=15000, in the namespace that is outermost"}
+	case errors.Is(err, unix.EUSERS):
+		return refusal{"user namespaces are nested as deep as can be", "run it in fewer containers within each other"}
+	case !s.root && s.says("sys/kernel/unprivileged_userns_clone", "0"):
+		return refusal{"ordinary users may not make user namespaces (/proc/sys/kernel/unprivileged_userns_clone is 0)",
+			"sudo sysctl -w kernel.unprivileged_userns_clone=1"}
+	case s.filtered():
+		return refusal{"a filter of system calls over Glovebox, as containers have it, refuses new namespaces", seccompFix}
+	case errors.Is(err, unix.ENOSYS):
+		return refusal{"the kernel is too old, or built without namespaces", "boot Linux 5.14 or later with CONFIG_USER_NS"}
+	}
+	return s.rights("the kernel refuses new user namespaces")
+}
+
+// rights says why a step in a user namespace of one's own is refused, which its maker has every right to.
+func (s surroundings) rights(what string) refusal {
+	switch {
+	case !s.root && s.says("sys/kernel/apparmor_restrict_unprivileged_userns", "1"):
+		return refusal{what + ": AppArmor lets the user namespaces of ordinary users have no rights " +
+			"(/proc/sys/kernel/apparmor_restrict_unprivileged_userns is 1)", appArmorFix}
+	case s.filtered():
+		return refusal{what + ": a filter of system calls over Glovebox, as containers have it, refuses that", seccompFix}
+	case s.profile() != "":
+		return refusal{fmt.Sprintf("%s: the profile %.60q of a security module is over Glovebox", what, s.profile()),
+			"docker run --security-opt apparmor=unconfined, or --security-opt label=disable where SELinux is on"}
+	}
+	return refusal{what, "start glovebox outside of the container, filter or profile that it runs in"}
+}
+
+// spawn explains why init could not be started.
+func (s surroundings) spawn(err error) error {
+	switch {
+	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.EACCES):
+		return refusal{"glovebox-init is missing or may not be executed", initFix}.error("start init", err)
+	case errors.Is(err, unix.EPERM), errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EUSERS), errors.Is(err, unix.ENOSYS):
+		return s.userNamespaces(err).error("start init", err)
+	}
+	return fmt.Errorf("start init: %w", err)
+}
+
+// step explains a failed step of init, where the operator can mend what was refused.
+func (s surroundings) step(name string, errno unix.Errno, err error) error {
+	switch refused := errno == unix.EPERM || errno == unix.EACCES; {
+	case name == "mount proc" && errno == unix.EPERM && s.covered():
+		return refusal{"a sandbox may not have a /proc of its own: parts of the /proc that is here are covered, as containers have it",
+			maskedFix}.error("build sandbox", err)
+	case refused || errno == unix.ENOSYS && s.filtered():
+		return s.rights("the sandbox could not "+name).error("build sandbox", err)
+	}
+	return err
+}
+
+// covered reports whether something is mounted over parts of /proc: where that is so the kernel gives no user namespace a
+// fresh one, which would show what is covered. (What is mounted on an empty folder of the kernel's own covers nothing.)
+func (s surroundings) covered() bool {
+	text, err := os.ReadFile(filepath.Join(s.proc, "self/mountinfo"))
+	if err != nil {
+		return false
+	}
+	for line := range strings.Lines(string(text)) {
+		if f := strings.Fields(line); len(f) > 4 && strings.HasPrefix(f[4], "/proc/") && f[4] != "/proc/sys/fs/binfmt_misc" {
+			return true
+		}
+	}
+	return false
+}
+
+// unmapped says why ids of the pool cannot be had, or nothing: whoever is root in a user namespace has the ids in its map alone.
+func (s surroundings) unmapped(pool IDPool) *refusal {
+	text, err := os.ReadFile(filepath.Join(s.proc, "self/uid_map"))
+	if err != nil {
+		return nil // the kernel will tell
+	}
+	var best IDPool
+	for line := range strings.Lines(string(text)) {
+		var inside, outside, count uint64
+		if n, err := fmt.Sscan(line, &inside, &outside, &count); n != 3 || err != nil {
+			continue
+		}
+		if inside <= uint64(pool.Start) && uint64(pool.Start)+uint64(pool.Count) <= inside+count {
+			return nil
+		}
+		if first := max(inside, lowestID); first+blockSize <= inside+count && inside+count-first > uint64(best.Count) {
+			best = IDPool{uint32(first), uint32(min(inside+count-first, 1<<16))}
+		}
+	}
+	r := &refusal{"this root is one of a user namespace, as in a rootless container, and has no ids to give to sandboxes",
+		"run glovebox as an ordinary user there, or start the container with more than 65536 ids (docker run --userns=host)"}
+	if best.Count >= blockSize {
+		r.public = fmt.Sprintf("this root is one of a user namespace, and the ids %d:%d are not in its map", pool.Start, pool.Count)
+		r.fix = fmt.Sprintf("set drivers.process.uid_pool: \"%d:%d\" in glovebox.yaml", best.Start, best.Count)
+	}
+	return r
+}
