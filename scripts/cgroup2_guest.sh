@@ -2,12 +2,16 @@
 set -u
 export PATH=/usr/sbin:/usr/bin HOME=/root
 parts=$(cat /mnt/parts)
-failed=
+failed= ran=
+set -f # patterns of parts are not for files
 
 # part NAME COMMAND...: runs one part, if it is wanted, and says how it ended.
 part() {
 	name=$1; shift
-	case $name in $parts) ;; *) return 0 ;; esac
+	wanted=
+	for pattern in $parts; do case $name in $pattern) wanted=yes ;; esac; done
+	[ -n "$wanted" ] || return 0
+	ran=yes
 	echo "== $name"
 	start=$(date +%s)
 	if "$@"; then word=passed; else word=FAILED; failed="$failed $name"; fi
@@ -25,6 +29,31 @@ root_tests() {
 	package=$1; shift
 	(cd "/mnt/$package" && TMPDIR=/tmp GLOVEBOX_TEST_ROOT=1 GLOVEBOX_TEST_INIT=/mnt/glovebox-init \
 		"/mnt/$package.test" -test.v -test.timeout 60m "$@")
+}
+
+# nothing_left waits until the scopes that the runs asked for are gone.
+nothing_left() {
+	for _ in $(seq 100); do
+		find /sys/fs/cgroup -path '*glovebox-*.scope*' -o -path '*/glovebox/*' -type d | grep . || return 0
+		sleep 0.1
+	done
+	return 1
+}
+
+# refused is an account for which no user manager runs.
+refused() {
+	systemd-run --quiet --wait --pipe -p User=nobody -E PATH=/usr/sbin:/usr/bin -E HOME=/tmp \
+		/mnt/glovebox run --trust model --isolation process -c 'print(1)' 2>&1 | tee /tmp/said
+	grep -qxF 'fix: systemd-run --user --scope -p Delegate=yes glovebox …' /tmp/said
+}
+
+# cpuset has systemd hand users that controller too, as doctor advises.
+cpuset() {
+	mkdir -p /etc/systemd/system/user@.service.d
+	printf '[Service]\nDelegate=cpu cpuset io memory pids\n' >/etc/systemd/system/user@.service.d/delegate.conf
+	systemctl daemon-reload && systemctl stop user@1000
+	as_tester '/mnt/glovebox run --trust model --isolation process --json -c "print(1)"' | tee /tmp/said
+	grep -q '"cgroup_cpuset":"[01]"' /tmp/said
 }
 
 # A run whose output is checked; the first words may say how to start glovebox.
@@ -49,5 +78,12 @@ part scope-process as_tester "cd /mnt/process && TMPDIR=/home/tester GLOVEBOX_TE
 	$scope /mnt/process.test -test.v -test.run 'TestConformance|TestKeptToItsCPUs'"
 part user-run as_tester "before=; $run"
 part user-doctor as_tester '/mnt/glovebox doctor'
+part user-process as_tester "cd /mnt/process && TMPDIR=/home/tester GLOVEBOX_TEST_INIT=/mnt/glovebox-init \
+	/mnt/process.test -test.v -test.run 'TestConformance|TestKeptToItsCPUs'"
+part shell-run as_tester "$scope sh -c 'cat /proc/self/cgroup; before=; $run'" # its scope has the shell in it
+part nothing-left nothing_left
+part no-manager-run refused
+part cpuset-run cpuset
 
+[ -n "$ran" ] || failed=" nothing ran"
 [ -z "$failed" ] && echo "cgroup2: all passed" || echo "cgroup2: failed:$failed"
