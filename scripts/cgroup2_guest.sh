@@ -3,6 +3,7 @@ set -u
 export PATH=/usr/sbin:/usr/bin HOME=/root
 parts=$(cat /mnt/parts)
 failed= ran=
+export GLOVEBOX_TEST_SLACK=5m # emulation is slow, and the machine that emulates may be busy
 set -f # patterns of parts are not for files
 
 # part NAME COMMAND...: runs one part, if it is wanted, and says how it ended.
@@ -21,7 +22,7 @@ part() {
 # as_tester COMMAND: in a session of an ordinary user, as after a login.
 as_tester() {
 	systemd-run --quiet --wait --pipe -p User=tester -p PAMName=glovebox -p WorkingDirectory=/home/tester \
-		-E PATH=/usr/sbin:/usr/bin -E HOME=/home/tester sh -euc "$1"
+		-E PATH=/usr/sbin:/usr/bin -E HOME=/home/tester -E GLOVEBOX_TEST_SLACK="$GLOVEBOX_TEST_SLACK" sh -euc "$1"
 }
 
 # root_tests PACKAGE FLAG...: the tests of a package.
@@ -38,6 +39,24 @@ nothing_left() {
 		sleep 0.1
 	done
 	return 1
+}
+
+# A run that says when it has started, and what waits for that.
+slow='/mnt/glovebox run --quiet --trust model --isolation process -c "import time; print(7, flush=True); time.sleep(15)" >$HOME/said & run=$!
+	until grep -q 7 $HOME/said; do sleep 0.1; done'
+
+# Killed without a chance to clean up.
+killed="$slow; kill -9 \$run"
+
+# systemd looks at its whole tree anew while a run is on: the run's limits must stay.
+reload() {
+	cat <<-END
+		$slow
+		systemctl $1 daemon-reload
+		limits=\$(find /sys/fs/cgroup -path '*/glovebox/*/run/*' \\( -name memory.max -o -name pids.max -o -name cpu.max \\) -exec cat {} + | sort)
+		echo \$limits
+		[ "\$(echo \$limits)" = "100000 100000 128 536870912" ] && wait \$run
+	END
 }
 
 # refused is an account for which no user manager runs.
@@ -57,19 +76,21 @@ cpuset() {
 }
 
 # A run whose output is checked; the first words may say how to start glovebox.
-run='[ "$($before /mnt/glovebox run --trust model --isolation process -c "print(1)")" = 1 ]'
+run='[ "$($before /mnt/glovebox run --quiet --trust model --isolation process -c "print(1)")" = 1 ]'
 scope='systemd-run --user --scope --quiet -p Delegate=yes'
 
 swap() { dd if=/dev/zero of=/swap bs=1M count=256 status=none && mkswap -q /swap && swapon /swap; }
 
 echo "kernel $(uname -r), $(systemctl --version | head -n 1), controllers $(cat /sys/fs/cgroup/cgroup.controllers)"
 [ ! -e /sys/fs/cgroup/memory ] || { echo "version 1 is here too"; exit 1; }
+: >/lib/modules/$(uname -r)/modules.order; : >/lib/modules/$(uname -r)/modules.builtin
 depmod -a && modprobe loop # overlay comes by itself, as on any machine
 
 part root-run sh -c "before=; $run"
 part root-doctor /mnt/glovebox doctor
 part root-cgroup root_tests cgroup
 part root-process root_tests process
+part root-reload sh -euc "$(reload '')"
 part swap-on swap
 part swap-cgroup root_tests cgroup
 part scope-run as_tester "before='$scope'; $run"
@@ -81,6 +102,8 @@ part user-doctor as_tester '/mnt/glovebox doctor'
 part user-process as_tester "cd /mnt/process && TMPDIR=/home/tester GLOVEBOX_TEST_INIT=/mnt/glovebox-init \
 	/mnt/process.test -test.v -test.run 'TestConformance|TestKeptToItsCPUs'"
 part shell-run as_tester "$scope sh -c 'cat /proc/self/cgroup; before=; $run'" # its scope has the shell in it
+part user-reload as_tester "XDG_RUNTIME_DIR=/run/user/1000; export XDG_RUNTIME_DIR; $(reload --user)"
+part user-killed as_tester "$killed"
 part nothing-left nothing_left
 part no-manager-run refused
 part cpuset-run cpuset
