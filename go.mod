@@ -5,6 +5,7 @@ go 1.26.0
 require (
 	github.com/elastic/go-seccomp-bpf v1.6.0 // tables of system calls and a labelled assembler for the filter
 	github.com/goccy/go-yaml v1.19.2 // the configuration file, strictly, with lines and columns in errors
+	github.com/godbus/dbus/v5 v5.2.4 // asks systemd for a user's own control group
 	github.com/google/go-cmp v0.7.0 // differences in tests
 	github.com/landlock-lsm/go-landlock v0.11.2 // the Landlock calls, which x/sys lacks
 	github.com/moby/sys/mountinfo v0.7.2 // the mount table, to find control groups

@@ -190,6 +190,7 @@ func TestTidyModules(t *testing.T) {
 	importers := map[string][]string{
 		"github.com/elastic/go-seccomp-bpf":   {"internal/seccomp/compile"},
 		"github.com/goccy/go-yaml":            {"cmd/glovebox"},
+		"github.com/godbus/dbus/v5":           {"internal/userscope"},
 		"github.com/google/go-cmp":            {"driver/drivertest"}, // and tests
 		"github.com/landlock-lsm/go-landlock": {"internal/sandboxinit"},
 		"github.com/moby/sys/mountinfo":       {"internal/cgroup"},

@@ -85,6 +85,9 @@ func (s *sandbox) end(e driver.Exit) {
 // await waits for one answer. A failure inside comes back as an error that names the step and the errno.
 func (s *sandbox) await(ctx context.Context) (reply, error) {
 	var r reply
+	if ctx.Err() != nil {
+		return reply{}, context.Cause(ctx) // also when an answer is there: whoever gave up does not take it
+	}
 	select {
 	case r = <-s.replies:
 	case <-ctx.Done():

@@ -57,7 +57,7 @@ func (d *Driver) start(ctx context.Context, spec driver.Spec) (*sandbox, error) 
 // start makes the control groups and starts init in its namespaces, then tells it what to build and sets the limits
 // meanwhile.
 func (s *sandbox) start(ctx context.Context) error {
-	host, err := s.driver.host()
+	host, err := s.driver.findGroups(ctx)
 	if err != nil {
 		return fmt.Errorf("find control groups: %w", err)
 	}
