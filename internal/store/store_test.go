@@ -442,11 +442,11 @@ func TestRecordsStay(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, text := range map[string]string{
-		"change":                 "UPDATE records SET body = x'00'",
+		"change":                 "UPDATE records SET skeleton = x'00'",
 		"remove":                 "DELETE FROM records",
-		"a second start":         "INSERT INTO records VALUES (NULL, 'r', 'run.start', 1, x'', zeroblob(32))",
-		"an end without a start": "INSERT INTO records VALUES (NULL, 'other', 'run.end', 1, x'', zeroblob(32))",
-		"a short hash":           "INSERT INTO records VALUES (NULL, 'q', 'run.start', 1, x'', zeroblob(31))",
+		"a second start":         "INSERT INTO records VALUES (NULL, 'r', 'run.start', 1, x'', zeroblob(32), zeroblob(68))",
+		"an end without a start": "INSERT INTO records VALUES (NULL, 'other', 'run.end', 1, x'', zeroblob(32), zeroblob(68))",
+		"a short hash":           "INSERT INTO records VALUES (NULL, 'q', 'run.start', 1, x'', zeroblob(31), zeroblob(68))",
 	} {
 		err := s.Update(t.Context(), func(ctx context.Context, tx *Tx) error { _, err := tx.Exec(ctx, text); return err })
 		if err == nil {

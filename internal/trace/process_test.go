@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -41,11 +42,11 @@ func play(role, name, dir string) (err error) {
 		return err
 	}
 	defer s.Close()
-	tr, err := New(Config{Store: s})
+	ctx := context.Background()
+	tr, err := New(ctx, Config{Store: s, Key: filepath.Join(dir, "trace.key")})
 	if err != nil {
 		return err
 	}
-	ctx := context.Background()
 	for i := 0; i < runsEach || role == "start"; i++ {
 		id := fmt.Sprintf("run_%s_%d", name, i)
 		if _, err := tr.Start(ctx, someStart(id)); err != nil {
