@@ -3,6 +3,7 @@ package trace
 import (
 	"context"
 	"crypto/sha256"
+	"database/sql"
 	"encoding/json"
 	"errors"
 	"time"
@@ -20,40 +21,56 @@ type foundRow struct {
 }
 
 // adopt seals the records that were written before there was a log, once among processes and in one transaction: each as it
-// is found, marked so, since nothing proves what it was before.
+// is found, marked so, since nothing proves what it was before. Whoever reads calls it first; append does it by itself.
 func (t *Trace) adopt(ctx context.Context) error {
-	waiting := func(ctx context.Context, tx *store.Tx) (n int64, err error) {
-		return n, tx.QueryRow(ctx, "SELECT found FROM log WHERE id = 1").Scan(&n)
+	if t.adopted.Load() {
+		return nil
+	}
+	waiting := func(tx *store.Tx) (n int64, err error) {
+		err = tx.QueryRow(ctx, "SELECT found FROM log WHERE id = 1").Scan(&n)
+		if errors.Is(err, sql.ErrNoRows) {
+			err = nil // Verify tells that it is missing
+		}
+		return n, err
 	}
 	var n int64
-	err := t.store.View(ctx, func(tx *store.Tx) (err error) { n, err = waiting(ctx, tx); return err })
-	if err != nil || n == 0 {
+	err := t.store.View(ctx, func(tx *store.Tx) (err error) { n, err = waiting(tx); return err })
+	if err == nil && n > 0 {
+		err = t.store.Update(ctx, func(_ context.Context, tx *store.Tx) error {
+			if n, err := waiting(tx); err != nil || n == 0 {
+				return err // another process did it
+			}
+			return t.adoptAll(ctx, tx)
+		})
+	}
+	if err == nil {
+		t.adopted.Store(true)
+	}
+	return err
+}
+
+func (t *Trace) adoptAll(ctx context.Context, tx *store.Tx) error {
+	// First, since each record that is appended asks for it.
+	if _, err := tx.Exec(ctx, "UPDATE log SET found = 0 WHERE id = 1"); err != nil {
 		return err
 	}
-	return t.store.Update(ctx, func(ctx context.Context, tx *store.Tx) error {
-		if n, err := waiting(ctx, tx); err != nil || n == 0 {
-			return err // another process did it
+	for last := int64(0); ; {
+		rows, err := foundRows(ctx, tx, last)
+		if err != nil {
+			return err
 		}
-		for last := int64(0); ; {
-			rows, err := foundRows(ctx, tx, last)
-			if err != nil {
+		for _, f := range rows {
+			if err := t.adoptOne(ctx, tx, f); err != nil {
 				return err
 			}
-			for _, f := range rows {
-				if err := t.adoptOne(ctx, tx, f); err != nil {
-					return err
-				}
-				last = f.seq
-			}
-			if len(rows) == 0 {
-				break
-			}
+			last = f.seq
 		}
-		// The bytes of what is erased later must not be left here.
-		_, err1 := tx.Exec(ctx, "DELETE FROM found")
-		_, err2 := tx.Exec(ctx, "UPDATE log SET found = 0 WHERE id = 1")
-		return errors.Join(err1, err2)
-	})
+		if len(rows) == 0 {
+			// What is erased later must not be left here.
+			_, err := tx.Exec(ctx, "DELETE FROM found")
+			return err
+		}
+	}
 }
 
 func foundRows(ctx context.Context, tx *store.Tx, after int64) (list []foundRow, err error) {

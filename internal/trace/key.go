@@ -19,11 +19,10 @@ import (
 	"glovebox"
 )
 
-// key signs and verifies tree heads. Its file holds one line, as package note spells private keys.
+// key signs tree heads. Its file holds one line, as package note spells private keys.
 type key struct {
-	signer   note.Signer
-	verifier note.Verifier
-	public   string // as package note spells it
+	signer note.Signer
+	seed   []byte
 }
 
 const keyMost = 4 << 10 // bytes of a key's file
@@ -132,12 +131,12 @@ func parseKey(private string) (*key, error) {
 	if err != nil || len(seed) != 1+ed25519.SeedSize {
 		return nil, errKeyForm
 	}
-	public, err := note.NewEd25519VerifierKey(origin, ed25519.NewKeyFromSeed(seed[1:]).Public().(ed25519.PublicKey))
-	if err != nil {
-		return nil, err
-	}
-	verifier, err := note.NewVerifier(public)
-	return &key{signer, verifier, public}, err
+	return &key{signer, seed[1:]}, nil
+}
+
+// public is the key to verify with, as package note spells it.
+func (k *key) public() (string, error) {
+	return note.NewEd25519VerifierKey(origin, ed25519.NewKeyFromSeed(k.seed).Public().(ed25519.PublicKey))
 }
 
 // keyError says why nothing can be signed. It is nil for a nil err.

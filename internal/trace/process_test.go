@@ -76,6 +76,44 @@ func process(t *testing.T, role, name, dir string) *exec.Cmd {
 	return cmd
 }
 
+// killable is a process that starts runs until it is killed.
+type killable struct {
+	*exec.Cmd
+	lines *bufio.Scanner
+}
+
+func startKillable(t *testing.T, name, dir string) *killable {
+	t.Helper()
+	cmd := process(t, "start", name, dir)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return &killable{cmd, bufio.NewScanner(out)}
+}
+
+// killAfter kills it when it has started n runs and returns all that it started.
+func (k *killable) killAfter(t *testing.T, n int) (started []string) {
+	t.Helper()
+	for k.lines.Scan() {
+		if !strings.HasPrefix(k.lines.Text(), "run_") {
+			t.Fatalf("it says %q", k.lines.Text())
+		}
+		if started = append(started, k.lines.Text()); len(started) == n {
+			if err := k.Process.Kill(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := k.Wait(); err == nil {
+		t.Fatal("the process was not killed")
+	}
+	return started
+}
+
 func TestManyProcessesOnOneFolder(t *testing.T) {
 	dir := t.TempDir()
 	var all []*exec.Cmd
@@ -109,29 +147,7 @@ func TestAKilledWriterLosesNothing(t *testing.T) {
 	dir := t.TempDir()
 	var acknowledged []string
 	for round := range 4 {
-		cmd := process(t, "start", fmt.Sprint("r", round), dir)
-		out, err := cmd.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		lines := bufio.NewScanner(out)
-		for n := 0; lines.Scan(); n++ {
-			if !strings.HasPrefix(lines.Text(), "run_") {
-				t.Fatalf("it says %q", lines.Text())
-			}
-			acknowledged = append(acknowledged, lines.Text())
-			if n == 20+13*round {
-				if err := cmd.Process.Kill(); err != nil {
-					t.Fatal(err)
-				}
-			}
-		}
-		if err := cmd.Wait(); err == nil {
-			t.Fatal("the process was not killed")
-		}
+		acknowledged = append(acknowledged, startKillable(t, fmt.Sprint("r", round), dir).killAfter(t, 21+13*round)...)
 	}
 	tr := newTrace(t, dir)
 	for _, id := range acknowledged {
@@ -152,6 +168,7 @@ func TestAKilledWriterLosesNothing(t *testing.T) {
 			t.Fatalf("%s is %s with error %+v", id, rec.State, rec.Error)
 		}
 	}
+	mustHold(t, tr)
 	if n, err := tr.Interrupted(t.Context()); n != 0 || err != nil {
 		t.Errorf("a second time %d runs were closed; error %v", n, err)
 	}

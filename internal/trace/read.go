@@ -29,6 +29,9 @@ const selectRuns = `SELECT r.id, r.tenant, r.state, r.erased_ns, r.start_seq, r.
 // Get returns the record of one run. A run of another tenant is not found, as if it did not exist.
 func (t *Trace) Get(ctx context.Context, tenant, id string) (*glovebox.Record, error) {
 	var rec *glovebox.Record
+	if err := t.adopt(ctx); err != nil {
+		return nil, Explain("read record", err)
+	}
 	err := t.store.View(ctx, func(tx *store.Tx) error {
 		var err error
 		rec, err = scanRecord(tx.QueryRow(ctx, selectRuns+"WHERE r.id = ? AND r.tenant = ?", id, tenant))
@@ -49,6 +52,9 @@ func (t *Trace) List(ctx context.Context, tenant string, q glovebox.TraceQuery) 
 	case q.Limit < 0 || q.Limit > listMost:
 		return nil, glovebox.Errorf(glovebox.CodeInvalid, fmt.Sprintf("ask for 1 to %d records", listMost),
 			"%d is no number of records", q.Limit)
+	}
+	if err := t.adopt(ctx); err != nil {
+		return nil, Explain("list records", err)
 	}
 	list := []glovebox.Record{}
 	err := t.store.View(ctx, func(tx *store.Tx) error {
@@ -228,6 +234,9 @@ func (t *Trace) Output(ctx context.Context, tenant, id, stream string, offset, l
 	var sha string
 	var piece []byte
 	var small bool
+	if err := t.adopt(ctx); err != nil {
+		return nil, Explain("read output", err)
+	}
 	err := t.store.View(ctx, func(tx *store.Tx) error {
 		if err := ended(ctx, tx, tenant, id); err != nil {
 			return err

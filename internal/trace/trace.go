@@ -48,11 +48,11 @@ type Trace struct {
 	now       func() time.Time
 	self      owner
 	blobRest  time.Duration
+	adopted   atomic.Bool
 	last      atomic.Pointer[head] // signed by this process on top of what it had checked
 }
 
-// New makes a Trace. It makes the key when there is none and nothing was signed yet, and seals, once, the records that were
-// written before there was a log. A key that cannot be used is told by the first write, and by Ready; what is there can
+// New makes a Trace. It makes the key when there is none and nothing was signed yet. A key that cannot be used is told by the first write, and by Ready; what is there can
 // be read without it. The caller closes the Trace before the store.
 func New(ctx context.Context, cfg Config) (*Trace, error) {
 	if cfg.Store == nil || cfg.Key == "" {
@@ -67,22 +67,20 @@ func New(ctx context.Context, cfg Config) (*Trace, error) {
 	}
 	t := &Trace{store: cfg.Store, keys: keys{path: cfg.Key}, heads: publisher{to: cfg.Heads, now: cfg.Now},
 		retention: cfg.Retention, now: cfg.Now, self: self, blobRest: blobRest}
-	if _, err := t.keys.get(); err == nil || !errors.Is(err, fs.ErrNotExist) {
-		return t, t.adopt(ctx) // what is wrong with a key is told by whoever needs it
+	if _, err := t.keys.get(); !errors.Is(err, fs.ErrNotExist) {
+		return t, nil // what is wrong with a key is told by whoever needs it
 	}
 	var size int64
 	err = t.store.View(ctx, func(tx *store.Tx) error {
-		top, _, err := readTop(ctx, tx)
-		size = top.size
-		return err
+		return tx.QueryRow(ctx, "SELECT size FROM log WHERE id = 1").Scan(&size)
 	})
 	if err == nil && size == 0 {
 		err = t.keys.make()
 	}
-	if err != nil && !errors.Is(err, errBroken) && !isKnown(err) {
+	if err != nil && !errors.Is(err, sql.ErrNoRows) && !isKnown(err) {
 		return nil, err
 	}
-	return t, t.adopt(ctx)
+	return t, nil
 }
 
 func isKnown(err error) bool {

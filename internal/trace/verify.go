@@ -73,7 +73,12 @@ func (t *Trace) Verify(ctx context.Context, outside []glovebox.TraceRef) (*glove
 	if v.key, err = t.keys.get(); err != nil {
 		return nil, err
 	}
-	v.out.Key = v.key.public
+	if v.out.Key, err = v.key.public(); err != nil {
+		return nil, Explain("verify the trace", err)
+	}
+	if err := t.adopt(ctx); err != nil {
+		return nil, Explain("verify the trace", err)
+	}
 	err = t.store.View(ctx, func(tx *store.Tx) error {
 		v.tx = tx
 		return v.walk()
@@ -81,7 +86,9 @@ func (t *Trace) Verify(ctx context.Context, outside []glovebox.TraceRef) (*glove
 	if err != nil {
 		return nil, Explain("verify the trace", err)
 	}
-	slices.SortStableFunc(v.out.Problems, func(a, b glovebox.TraceProblem) int { return cmp.Compare(a.Seq, b.Seq) })
+	slices.SortStableFunc(v.out.Problems, func(a, b glovebox.TraceProblem) int {
+		return cmp.Compare(uint64(a.Seq-1), uint64(b.Seq-1)) // what is of no record comes last
+	})
 	v.out.OK = len(v.out.Problems) == 0
 	return v.out, nil
 }
@@ -99,6 +106,7 @@ func (v *verifier) walk() (err error) {
 	err = v.tx.QueryRow(v.ctx, "SELECT size FROM log WHERE id = 1").Scan(&v.size)
 	if errors.Is(err, sql.ErrNoRows) {
 		v.problem(0, "", problemRemoved, "the row that tells the size of the log is missing")
+		v.size = -1
 	} else if err != nil {
 		return err
 	}
@@ -223,7 +231,7 @@ func (v *verifier) storedHashes(seq int64) ([]tlog.Hash, error) {
 // finish checks what concerns the log as a whole. It has n records.
 func (v *verifier) finish(n int64) error {
 	v.out.Records = n
-	if n > v.size {
+	if v.size >= 0 && n > v.size {
 		v.problem(v.size+1, "", problemChanged, "there are %d records where the log says %d", n, v.size)
 	}
 	for _, h := range v.outside[v.done:] {
@@ -264,7 +272,7 @@ func (v *verifier) strays() error {
 	for _, q := range []struct{ what, text string }{
 		{"the list of runs has a run that no record began", `SELECT u.id, u.start_seq FROM runs u LEFT JOIN records r
 			ON r.seq = u.start_seq AND r.run = u.id WHERE r.seq IS NULL LIMIT 10`},
-		{"the list of runs says that a run has ended, and no record does", `SELECT u.id, u.start_seq FROM runs u LEFT JOIN records r
+		{"the list of runs says that a run has ended, and no record does", `SELECT u.id, u.end_seq FROM runs u LEFT JOIN records r
 			ON r.seq = u.end_seq AND r.run = u.id WHERE u.state <> 'running' AND r.seq IS NULL LIMIT 10`},
 		{"there is output of a run that never was", "SELECT run, 0 FROM outputs WHERE run NOT IN (SELECT id FROM runs) LIMIT 10"},
 		{"there is an artifact of a run that never was", "SELECT run, 0 FROM artifacts WHERE run NOT IN (SELECT id FROM runs) LIMIT 10"},
