@@ -73,7 +73,8 @@ func (e *Engine) budget(limit glovebox.Size) (string, error) {
 	return fmt.Sprintf("%v for all runs together, %v of it taken", a.Budget(), taken), nil
 }
 
-// readRecord says why the trace cannot be used, also where it opens and what is in it cannot be read, or nothing can be signed.
+// readRecord says why the trace cannot be used, also where it opens and what is in it cannot be read, or nothing can be
+// signed.
 func (e *Engine) readRecord(ctx context.Context) error {
 	t, err := e.record()
 	if err != nil {

@@ -51,8 +51,8 @@ type Trace struct {
 	// Key is the path of the file of the key that signs the record; empty means trace.key in DataDir. It is made when it is
 	// missing and nothing was signed yet.
 	Key string
-	// HeadsFile and HeadsSyslog are where signed tree heads go besides: a file that is appended to, and the socket of the system
-	// logger. Empty means nowhere. While one cannot be written nothing is run.
+	// HeadsFile and HeadsSyslog are where signed tree heads go besides: a file that is appended to, and the socket of the
+	// system logger. Empty means nowhere. While one cannot be written nothing is run.
 	HeadsFile, HeadsSyslog string
 	// Retention is how long after its end what a run left is kept; zero means for ever.
 	Retention time.Duration
@@ -285,14 +285,16 @@ func (e *Engine) Traces(ctx context.Context, who glovebox.Principal, q glovebox.
 }
 
 // Verify implements glovebox.Traces.
-func (e *Engine) Verify(ctx context.Context, who glovebox.Principal, heads []glovebox.TraceRef) (*glovebox.Verification, error) {
+func (e *Engine) Verify(ctx context.Context, who glovebox.Principal, heads []glovebox.TraceRef) (
+	*glovebox.Verification, error) {
 	t, leave, err := e.reading(ctx, who)
 	if err != nil {
 		return nil, err
 	}
 	defer leave()
 	if !who.Owner {
-		return nil, glovebox.Errorf(glovebox.CodeDenied, "ask the owner of this machine", "the whole trace is the owner's to verify")
+		return nil, glovebox.Errorf(glovebox.CodeDenied, "ask the owner of this machine",
+			"the whole trace is the owner's to verify")
 	}
 	return t.Verify(ctx, heads)
 }

@@ -229,9 +229,15 @@ func (s *settings) traceKeys() *key {
 		"heads": {keys: map[string]*key{
 			"file": scalar(absolute(&t.HeadsFile)), "syslog": scalar(absolute(&t.HeadsSyslog)), "webhook": missingKey,
 		}},
-		"retention":  scalar(func(v string) (err error) { t.Retention, err = parseSpan(v); return notZero(t.Retention != 0, err) }),
-		"data_limit": scalar(func(v string) (err error) { t.DataLimit, err = parseSize(v); return notZero(t.DataLimit != 0, err) }),
-		"otlp":       missingKey,
+		"retention": scalar(func(v string) (err error) {
+			t.Retention, err = parseSpan(v)
+			return notZero(t.Retention != 0, err)
+		}),
+		"data_limit": scalar(func(v string) (err error) {
+			t.DataLimit, err = parseSize(v)
+			return notZero(t.DataLimit != 0, err)
+		}),
+		"otlp": missingKey,
 	}}
 }
 

@@ -167,7 +167,8 @@ func parseSpan(s string) (time.Duration, error) {
 		if n, err := parseCount(days); err == nil && n >= 0 && n <= 36500 {
 			return time.Duration(n) * 24 * time.Hour, nil
 		}
-		return 0, glovebox.Errorf(glovebox.CodeInvalid, "say whole days, at most 36500, such as 30d", "%q is no time with a unit", short(s))
+		return 0, glovebox.Errorf(glovebox.CodeInvalid, "say whole days, at most 36500, such as 30d",
+			"%q is no time with a unit", short(s))
 	}
 	v, err := parseDuration(s)
 	if err == nil && v < 0 {

@@ -42,7 +42,7 @@ func (t *traceFilter) bind(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVar(&t.query.Before, "before", "", "only runs started before run `ID`")
 	f.StringVar(&t.status, "status", "", "only runs that ended as `STATUS`, such as exited or wall_limit")
-	f.StringVar(&t.since, "since", "", "only runs started at `TIME` or later: 2026-11-30, 2026-11-30T15:04:05Z, or 24h for so long ago")
+	f.StringVar(&t.since, "since", "", "only runs started at `TIME` or later: 2026-11-30, 2026-11-30T15:04:05Z, or 24h (ago)")
 	f.StringVar(&t.until, "until", "", "only runs started before `TIME`")
 }
 
@@ -78,8 +78,8 @@ func timeFlag(name, word string, now time.Time) (time.Time, error) {
 	if ago, err := parseSpan(word); err == nil {
 		return now.Add(-ago), nil
 	}
-	return time.Time{}, glovebox.Errorf(glovebox.CodeInvalid, "say --"+name+" 2026-11-30, 2026-11-30T15:04:05Z, or 24h or 7d for so long ago",
-		"--%s %q is no time", name, short(word))
+	return time.Time{}, glovebox.Errorf(glovebox.CodeInvalid,
+		"say --"+name+" 2026-11-30, 2026-11-30T15:04:05Z, or 24h or 7d for so long ago", "--%s %q is no time", name, short(word))
 }
 
 func (a *app) traceList() *cobra.Command {
@@ -252,7 +252,8 @@ func showRecord(out io.Writer, r *glovebox.Record) error {
 	field("state", "%s", r.State)
 	field("started", "%s", r.Started.Local().Format(time.RFC3339Nano))
 	if !r.Erased.IsZero() {
-		field("erased", "by retention on %s: code, arguments, texts, output and artifacts are no more", r.Erased.Local().Format(time.RFC3339))
+		field("erased", "by retention on %s: code, arguments, texts, output and artifacts are no more",
+			r.Erased.Local().Format(time.RFC3339))
 	}
 	if !r.Ended.IsZero() {
 		field("ended", "%s", r.Ended.Local().Format(time.RFC3339Nano))

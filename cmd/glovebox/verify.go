@@ -22,9 +22,9 @@ func (a *app) traceVerify() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "verify",
 		Short: "Check every record, signature and kept byte of the trace",
-		Long: "Check every record, signature and kept byte of the trace, and name the first record that was changed, removed, reordered\n" +
-			"or cut off. Exits with 0 only if all of it holds. A tree head that was kept elsewhere also shows a trace that was\n" +
-			"rewritten or replaced as a whole, up to that head: --head takes trace.seq and trace.hash of any result.",
+		Long: "Check every record, signature and kept byte of the trace, and name the first record that was changed, removed,\n" +
+			"reordered or cut off. Exits with 0 only if all of it holds. A tree head that was kept elsewhere also shows a trace\n" +
+			"that was rewritten or replaced as a whole, up to that head: --head takes trace.seq and trace.hash of any result.",
 		Args: noArgs,
 	}
 	f := cmd.Flags()

@@ -74,7 +74,8 @@ func (t *Trace) adoptAll(ctx context.Context, tx *store.Tx) error {
 }
 
 func foundRows(ctx context.Context, tx *store.Tx, after int64) (list []foundRow, err error) {
-	rows, err := tx.Query(ctx, "SELECT seq, run, kind, time_ns, body, sha256 FROM found WHERE seq > ? ORDER BY seq LIMIT 100", after)
+	rows, err := tx.Query(ctx, `SELECT seq, run, kind, time_ns, body, sha256 FROM found WHERE seq > ?
+		ORDER BY seq LIMIT 100`, after)
 	if err != nil {
 		return nil, err
 	}
@@ -121,7 +122,8 @@ func (t *Trace) adoptOne(ctx context.Context, tx *store.Tx, f foundRow) error {
 	if err := t.append(ctx, tx, rec, beside); err != nil {
 		return err
 	}
-	columns := map[string]string{kindStart: "start_seq = ?1", kindEnd: "end_seq = ?1", kindRefused: "start_seq = ?1, end_seq = ?1"}
+	columns := map[string]string{kindStart: "start_seq = ?1", kindEnd: "end_seq = ?1",
+		kindRefused: "start_seq = ?1, end_seq = ?1"}
 	set, ok := columns[f.kind]
 	if rec.seq == f.seq || !ok {
 		return nil
@@ -131,7 +133,8 @@ func (t *Trace) adoptOne(ctx context.Context, tx *store.Tx, f foundRow) error {
 }
 
 // readKept reads the rows of what a run left beside its record, without data.
-func readKept(ctx context.Context, tx *store.Tx, run string) (outputs []keptOutput, artifacts []glovebox.Artifact, err error) {
+func readKept(ctx context.Context, tx *store.Tx, run string) (
+	outputs []keptOutput, artifacts []glovebox.Artifact, err error) {
 	rows, err := tx.Query(ctx, "SELECT stream, bytes, sha256 FROM outputs WHERE run = ? ORDER BY stream DESC", run)
 	if err != nil {
 		return nil, nil, err

@@ -36,9 +36,9 @@ const (
 	saltBytes   = 32
 )
 
-// skeleton is what stays of a record for ever, and the leaf of the log. It holds no text of a caller's or of a program's, and
-// no hash of one by which a short text could be guessed: those are in the payload. The order of the fields is part of its
-// spelling.
+// skeleton is what stays of a record for ever, and the leaf of the log. It holds no text of a caller's or of a program's,
+// and no hash of one by which a short text could be guessed: those are in the payload. The order of the fields is part of
+// its spelling.
 type skeleton struct {
 	Version int       `json:"v"`
 	Kind    string    `json:"kind"`

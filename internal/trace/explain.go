@@ -30,8 +30,8 @@ func Explain(op string, err error) error {
 		Public: "the trace is not available, so nothing is run: " + faults[e.Fault]}
 }
 
-const fixBroken = "`glovebox trace verify` names the first record that does not hold; restore the data_dir from a backup, or set " +
-	"data_dir to a new folder and keep the old one to read"
+const fixBroken = "`glovebox trace verify` names the first record that does not hold; restore the data_dir from a backup, " +
+	"or set data_dir to a new folder and keep the old one to read"
 
 // notRecorded makes the error of an end that did not get to the disk. Something has run by then, so that it is neither a
 // refusal nor a matter of the data_dir alone: it is internal, whatever is wrong, with what mends it. What is said about the

@@ -12,8 +12,8 @@ import (
 	"glovebox"
 )
 
-// Heads are the places, outside the store, to which signed tree heads go: whoever rewrites the store cannot reach them there.
-// Empty fields are no place.
+// Heads are the places, outside the store, to which signed tree heads go: whoever rewrites the store cannot reach them
+// there. Empty fields are no place.
 type Heads struct {
 	// File is the path of a file that gets a line SEQ:HASH for each head. It is appended to and synced. It is made, mode
 	// 0600, when it is missing.
@@ -93,7 +93,8 @@ func (p *publisher) openFile() error {
 	if p.to.File == "" || p.file != nil {
 		return nil
 	}
-	f, err := os.OpenFile(p.to.File, os.O_WRONLY|os.O_APPEND|os.O_CREATE|syscall.O_NOFOLLOW|syscall.O_NONBLOCK|syscall.O_CLOEXEC, 0o600)
+	const how = os.O_WRONLY | os.O_APPEND | os.O_CREATE | syscall.O_NOFOLLOW | syscall.O_NONBLOCK | syscall.O_CLOEXEC
+	f, err := os.OpenFile(p.to.File, how, 0o600)
 	if err != nil {
 		return err
 	}
@@ -141,7 +142,8 @@ func (p *publisher) toSyslog(h head) error {
 	}
 	const authInfo = 10<<3 | 6 // the facility for what concerns security, informational
 	ref := h.ref()
-	line := fmt.Sprintf("<%d>%s glovebox[%d]: trace head %d:%s", authInfo, p.now().Format(time.Stamp), os.Getpid(), ref.Seq, ref.Hash)
+	line := fmt.Sprintf("<%d>%s glovebox[%d]: trace head %d:%s", authInfo, p.now().Format(time.Stamp), os.Getpid(),
+		ref.Seq, ref.Hash)
 	var errs error
 	for range 2 {
 		err := p.openSyslog()

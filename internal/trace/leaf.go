@@ -35,15 +35,17 @@ type listed struct {
 }
 
 const selectAll = `SELECT r.seq, r.run, r.kind, r.time_ns, r.skeleton, r.root, r.signature, p.salt, p.body,
-	u.tenant, u.state, u.status, u.started_ns, u.ended_ns, u.start_seq, u.end_seq, u.erased_ns, u.owner_pid, u.owner_start, u.owner_boot,
+	u.tenant, u.state, u.status, u.started_ns, u.ended_ns, u.start_seq, u.end_seq, u.erased_ns, u.owner_pid, u.owner_start,
+	u.owner_boot,
 	(SELECT count(*) FROM outputs o WHERE o.run = r.run), (SELECT count(*) FROM artifacts a WHERE a.run = r.run)
 	FROM records r LEFT JOIN payloads p ON p.seq = r.seq LEFT JOIN runs u ON u.id = r.run ORDER BY r.seq`
 
 func scanRow(rows *sql.Rows) (*row, error) {
 	r := &row{}
 	u := &r.listed
-	err := rows.Scan(&r.seq, &r.run, &r.kind, &r.timeNS, &r.skeleton, &r.root, &r.signature, &r.salt, &r.body, &u.tenant, &u.state,
-		&u.status, &u.started, &u.ended, &u.from, &u.to, &u.erasedNS, &u.pid, &u.pidStart, &u.boot, &r.outputs, &r.artifacts)
+	err := rows.Scan(&r.seq, &r.run, &r.kind, &r.timeNS, &r.skeleton, &r.root, &r.signature, &r.salt, &r.body, &u.tenant,
+		&u.state, &u.status, &u.started, &u.ended, &u.from, &u.to, &u.erasedNS, &u.pid, &u.pidStart, &u.boot,
+		&r.outputs, &r.artifacts)
 	return r, err
 }
 
@@ -135,7 +137,8 @@ func (v *verifier) place(r *row) error {
 	case !v.wrong:
 		v.wrong, told = true, true
 		if signed {
-			v.problem(r.seq, r.run, problemChanged, "record %d was changed together with its stored hash, or one before it was", r.seq)
+			v.problem(r.seq, r.run, problemChanged, "record %d was changed together with its stored hash, or one before it was",
+				r.seq)
 		} else {
 			v.problem(r.seq, r.run, problemForged, "record %d or the head that was signed after it was changed", r.seq)
 		}
@@ -186,7 +189,8 @@ func (u *listed) agrees(k *skeleton, seq int64) bool {
 		return k.Owner != nil && u.pid.Int64 == int64(k.Owner.PID) && u.pidStart.Int64 == int64(k.Owner.Start) &&
 			u.boot.String == k.Owner.Boot && (running || u.to.Int64 > seq)
 	case kindEnd:
-		return u.state.String == k.State && u.status.String == k.status() && u.to.Int64 == seq && u.ended.Int64 == k.Time.UnixNano()
+		return u.state.String == k.State && u.status.String == k.status() && u.to.Int64 == seq &&
+			u.ended.Int64 == k.Time.UnixNano()
 	}
 	return !u.tenant.Valid
 }
@@ -226,7 +230,8 @@ func (v *verifier) kept(r *row, list *keptList) error {
 			return err
 		}
 		if !holds {
-			v.problem(r.seq, r.run, problemChanged, "the kept %s is missing or was changed: record %d names other bytes", o.stream, r.seq)
+			v.problem(r.seq, r.run, problemChanged, "the kept %s is missing or was changed: record %d names other bytes",
+				o.stream, r.seq)
 		}
 	}
 	for _, a := range artifacts {

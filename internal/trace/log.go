@@ -82,8 +82,8 @@ func (k *key) sign(h *head) error {
 	return err
 }
 
-// signed reports whether the key made the head's signature, and whether it is of this key at all. To sign again and compare is
-// to verify, since ed25519 makes one signature of a text, and takes half the time.
+// signed reports whether the key made the head's signature, and whether it is of this key at all. To sign again and compare
+// is to verify, since ed25519 makes one signature of a text, and takes half the time.
 func (k *key) signed(h head) (good, mine bool) {
 	again := head{size: h.size, root: h.root}
 	err := k.sign(&again)
@@ -166,7 +166,8 @@ func (t *Trace) check(k *key, top head, hashes frontier) error {
 
 func (r *record) insert(ctx context.Context, tx *store.Tx, first int64, added []tlog.Hash, bytes int64) error {
 	s := &r.skeleton
-	_, err := tx.Exec(ctx, `INSERT INTO records (seq, run, kind, time_ns, skeleton, root, signature) VALUES (?, ?, ?, ?, ?, ?, ?)`,
+	_, err := tx.Exec(ctx, `INSERT INTO records (seq, run, kind, time_ns, skeleton, root, signature)
+		VALUES (?, ?, ?, ?, ?, ?, ?)`,
 		r.seq, s.Run, s.Kind, s.Time.UnixNano(), r.leaf, r.head.root[:], []byte(r.head.signature))
 	if err != nil {
 		return err
@@ -188,8 +189,8 @@ func (r *record) insert(ctx context.Context, tx *store.Tx, first int64, added []
 // readTop reads the newest head, how many bytes are kept, and how many records wait to be adopted.
 func readTop(ctx context.Context, tx *store.Tx) (top head, bytes, found int64, err error) {
 	var root, signature []byte
-	err = tx.QueryRow(ctx, `SELECT l.size, l.bytes, l.found, r.root, r.signature FROM log l LEFT JOIN records r ON r.seq = l.size
-		WHERE l.id = 1`).Scan(&top.size, &bytes, &found, &root, &signature)
+	err = tx.QueryRow(ctx, `SELECT l.size, l.bytes, l.found, r.root, r.signature
+		FROM log l LEFT JOIN records r ON r.seq = l.size WHERE l.id = 1`).Scan(&top.size, &bytes, &found, &root, &signature)
 	if errors.Is(err, sql.ErrNoRows) {
 		return top, 0, 0, fmt.Errorf("%w: its size is not told", errBroken)
 	}

@@ -100,7 +100,8 @@ func listKept(outputs []keptOutput, artifacts []glovebox.Artifact) *keptList {
 	if len(artifacts) == 0 {
 		return l
 	}
-	artifacts = slices.SortedFunc(slices.Values(artifacts), func(a, b glovebox.Artifact) int { return strings.Compare(a.Path, b.Path) })
+	artifacts = slices.Clone(artifacts)
+	slices.SortFunc(artifacts, func(a, b glovebox.Artifact) int { return strings.Compare(a.Path, b.Path) })
 	h := sha256.New()
 	for _, a := range artifacts {
 		hashArtifact(h, a)

@@ -157,7 +157,8 @@ func (s *stored) finish(rec *glovebox.Record) error {
 		rec.Result.Trace = h.ref()
 		if t := p.Result; t != nil {
 			r := rec.Result
-			r.Reason, r.Stdout, r.Stderr, r.Artifacts, r.Skipped, r.Egress = t.Reason, t.Stdout, t.Stderr, t.Artifacts, t.Skipped, t.Egress
+			r.Reason, r.Stdout, r.Stderr = t.Reason, t.Stdout, t.Stderr
+			r.Artifacts, r.Skipped, r.Egress = t.Artifacts, t.Skipped, t.Egress
 		}
 	}
 	for name, c := range p.Cut {

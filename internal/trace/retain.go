@@ -10,8 +10,8 @@ import (
 	"glovebox/internal/store"
 )
 
-// Retention bounds what is kept beyond the skeletons of records: code, arguments, texts, output, artifacts. Zero fields are no
-// bound.
+// Retention bounds what is kept beyond the skeletons of records: code, arguments, texts, output, artifacts. Zero fields are
+// no bound.
 type Retention struct {
 	Age   time.Duration // since a run's end
 	Bytes glovebox.Size // of all that is kept; a file that two runs left counts twice

@@ -73,49 +73,51 @@ func TestKeys(t *testing.T) {
 		{"of another kind", write(foreign), "no key", "restore "},
 		{"another key", write(other), "another key", "put the key that signed them back"},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			dir := t.TempDir()
-			tr := newTrace(t, dir)
-			fill(t, tr)
-			path := filepath.Join(dir, "trace.key")
-			if info, err := os.Stat(path); err != nil || info.Mode() != 0o600 {
-				t.Fatalf("%v, %v", info.Mode(), err)
-			}
-			key, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := c.do(path); err != nil {
-				t.Fatal(err)
-			}
-			again := newAgain(t, tr)
-			_, err = again.Start(t.Context(), someStart("run_next"))
-			e := wantCode(t, "a start", err, glovebox.CodeUnavailable)
-			if !strings.Contains(e.Public, c.why) || !strings.Contains(e.Fix, c.fix) || !strings.Contains(e.Fix, path) {
-				t.Errorf("public %q, fix %q", e.Public, e.Fix)
-			}
-			if err := again.Ready(); c.name != "another key" {
-				wantCode(t, "ready", err, glovebox.CodeUnavailable)
-			}
-			if rec, err := again.Get(t.Context(), "local", "run_1"); err != nil || rec.State != "ended" {
-				t.Errorf("what is there cannot be read: %v", err)
-			}
-			if v, err := again.Verify(t.Context(), nil); c.name == "another key" {
-				wantFirst(t, v, 1, problemForged)
-			} else {
-				wantCode(t, "verify", err, glovebox.CodeUnavailable)
-			}
-			// What the operator mends counts at once.
-			if err := errors.Join(os.RemoveAll(path), os.WriteFile(path, key, 0o600)); err != nil {
-				t.Fatal(err)
-			}
-			if c.name == "another key" {
-				again = newAgain(t, tr)
-			}
-			mustStart(t, again, someStart("run_next"))
-			mustHold(t, again)
-		})
+		t.Run(c.name, func(t *testing.T) { spoilKey(t, c.name, c.do, c.why, c.fix) })
 	}
+}
+
+func spoilKey(t *testing.T, name string, do func(path string) error, why, fix string) {
+	dir := t.TempDir()
+	tr := newTrace(t, dir)
+	fill(t, tr)
+	path := filepath.Join(dir, "trace.key")
+	if info, err := os.Stat(path); err != nil || info.Mode() != 0o600 {
+		t.Fatalf("%v, %v", info.Mode(), err)
+	}
+	key, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := do(path); err != nil {
+		t.Fatal(err)
+	}
+	again := newAgain(t, tr)
+	_, err = again.Start(t.Context(), someStart("run_next"))
+	e := wantCode(t, "a start", err, glovebox.CodeUnavailable)
+	if !strings.Contains(e.Public, why) || !strings.Contains(e.Fix, fix) || !strings.Contains(e.Fix, path) {
+		t.Errorf("public %q, fix %q", e.Public, e.Fix)
+	}
+	if err := again.Ready(); name != "another key" {
+		wantCode(t, "ready", err, glovebox.CodeUnavailable)
+	}
+	if rec, err := again.Get(t.Context(), "local", "run_1"); err != nil || rec.State != "ended" {
+		t.Errorf("what is there cannot be read: %v", err)
+	}
+	if v, err := again.Verify(t.Context(), nil); name == "another key" {
+		wantFirst(t, v, 1, problemForged)
+	} else {
+		wantCode(t, "verify", err, glovebox.CodeUnavailable)
+	}
+	// What the operator mends counts at once.
+	if err := errors.Join(os.RemoveAll(path), os.WriteFile(path, key, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if name == "another key" {
+		again = newAgain(t, tr)
+	}
+	mustStart(t, again, someStart("run_next"))
+	mustHold(t, again)
 }
 
 // nil2 is randomness that is none, for keys that protect nothing.

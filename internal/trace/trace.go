@@ -1,10 +1,10 @@
 // Package trace is the durable record of what ran: who asked, what was decided, what was started and how it ended.
 //
-// A record is a leaf of a Merkle log (golang.org/x/mod/sumdb/tlog): a skeleton that is never changed or removed and a payload
-// that retention can erase, bound to it by a salted hash. After each record the head of the tree is signed. The log's
-// hashes and the head are written in the transaction of the record, so that there are no gaps, whichever process dies when.
-// Bodies are bounded whatever a run holds: what is too large is kept as its beginning with its length and hash. They hold
-// names, never values, of what may be secret.
+// A record is a leaf of a Merkle log (golang.org/x/mod/sumdb/tlog): a skeleton that is never changed or removed and a
+// payload that retention can erase, bound to it by a salted hash. After each record the head of the tree is signed. The
+// log's hashes and the head are written in the transaction of the record, so that there are no gaps, whichever process dies
+// when. Bodies are bounded whatever a run holds: what is too large is kept as its beginning with its length and hash. They
+// hold names, never values, of what may be secret.
 //
 // Start, Refused and End return when the record is on the disk. Calls that come together share one sync of the disk.
 package trace
@@ -52,8 +52,8 @@ type Trace struct {
 	last      atomic.Pointer[head] // signed by this process on top of what it had checked
 }
 
-// New makes a Trace. It makes the key when there is none and nothing was signed yet. A key that cannot be used is told by the first write, and by Ready; what is there can
-// be read without it. The caller closes the Trace before the store.
+// New makes a Trace. It makes the key when there is none and nothing was signed yet. A key that cannot be used is told by
+// the first write, and by Ready; what is there can be read without it. The caller closes the Trace before the store.
 func New(ctx context.Context, cfg Config) (*Trace, error) {
 	if cfg.Store == nil || cfg.Key == "" {
 		return nil, errors.New("new trace: no store or no key was named")

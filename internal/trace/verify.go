@@ -54,10 +54,10 @@ type verifier struct {
 
 const seenMost = 100_000 // blobs to remember
 
-// Verify checks everything: each record against its place in the tree, each head against its signature, payloads, outputs and
-// artifacts against the hashes in the records, what lists of runs go by, and the heads from outside. Problems are in the
-// result; an error means that it could not be checked. It holds a few
-// bytes in memory for each record that was erased, and for the rest a bounded amount.
+// Verify checks everything: each record against its place in the tree, each head against its signature, payloads, outputs
+// and artifacts against the hashes in the records, what lists of runs go by, and the heads from outside. Problems are in the
+// result; an error means that it could not be checked. It holds a few bytes in memory for each record that was erased, and
+// for the rest a bounded amount.
 func (t *Trace) Verify(ctx context.Context, outside []glovebox.TraceRef) (*glovebox.Verification, error) {
 	v := &verifier{Trace: t, ctx: ctx, tree: frontier{}, nextID: -1, seen: map[string]bool{}, erased: map[int64]bool{},
 		out: &glovebox.Verification{Problems: []glovebox.TraceProblem{}, Erased: [][2]int64{}, Heads: len(outside)}}
@@ -209,8 +209,8 @@ func (v *verifier) grow(seq int64, own []tlog.Hash, root tlog.Hash) {
 	}
 }
 
-// storedHashes reads the hashes that are stored of a record: of its leaf and of the trees that it completes. A zero one stands
-// for one that is missing.
+// storedHashes reads the hashes that are stored of a record: of its leaf and of the trees that it completes. A zero one
+// stands for one that is missing.
 func (v *verifier) storedHashes(seq int64) ([]tlog.Hash, error) {
 	hashes := make([]tlog.Hash, bits.TrailingZeros64(uint64(seq))+1)
 	first := tlog.StoredHashIndex(0, seq-1)
@@ -244,7 +244,8 @@ func (v *verifier) finish(n int64) error {
 	}
 	for _, seq := range v.lacking {
 		if !v.erased[seq] {
-			v.problem(seq, "", problemRemoved, "the payload of record %d is missing, and no record says that retention erased it", seq)
+			v.problem(seq, "", problemRemoved, "the payload of record %d is missing, and no record says that retention erased it",
+				seq)
 			continue
 		}
 		if last := len(v.out.Erased) - 1; last >= 0 && (v.out.Erased[last][1] == seq-1 || last == erasedMost-1) {
@@ -275,8 +276,10 @@ func (v *verifier) strays() error {
 		{"the list of runs says that a run has ended, and no record does", `SELECT u.id, u.end_seq FROM runs u LEFT JOIN records r
 			ON r.seq = u.end_seq AND r.run = u.id WHERE u.state <> 'running' AND r.seq IS NULL LIMIT 10`},
 		{"there is output of a run that never was", "SELECT run, 0 FROM outputs WHERE run NOT IN (SELECT id FROM runs) LIMIT 10"},
-		{"there is an artifact of a run that never was", "SELECT run, 0 FROM artifacts WHERE run NOT IN (SELECT id FROM runs) LIMIT 10"},
-		{"there is a payload of a record that never was", "SELECT '', seq FROM payloads WHERE seq NOT IN (SELECT seq FROM records) LIMIT 10"},
+		{"there is an artifact of a run that never was", `SELECT run, 0 FROM artifacts
+			WHERE run NOT IN (SELECT id FROM runs) LIMIT 10`},
+		{"there is a payload of a record that never was", `SELECT '', seq FROM payloads
+			WHERE seq NOT IN (SELECT seq FROM records) LIMIT 10`},
 	} {
 		rows, err := v.tx.Query(v.ctx, q.text)
 		if err != nil {
