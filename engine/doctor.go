@@ -73,14 +73,17 @@ func (e *Engine) budget(limit glovebox.Size) (string, error) {
 	return fmt.Sprintf("%v for all runs together, %v of it taken", a.Budget(), taken), nil
 }
 
-// readRecord says why the trace cannot be used, also where it opens and what is in it cannot be read.
+// readRecord says why the trace cannot be used, also where it opens and what is in it cannot be read, or nothing can be
+// signed.
 func (e *Engine) readRecord(ctx context.Context) error {
 	t, err := e.record()
 	if err != nil {
 		return err
 	}
-	_, err = t.List(ctx, "local", glovebox.TraceQuery{Limit: 1})
-	return err
+	if _, err = t.List(ctx, "local", glovebox.TraceQuery{Limit: 1}); err != nil {
+		return err
+	}
+	return t.Ready()
 }
 
 // part is a control that is there unless err says why not.

@@ -442,11 +442,11 @@ func TestRecordsStay(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, text := range map[string]string{
-		"change":                 "UPDATE records SET body = x'00'",
+		"change":                 "UPDATE records SET skeleton = x'00'",
 		"remove":                 "DELETE FROM records",
-		"a second start":         "INSERT INTO records VALUES (NULL, 'r', 'run.start', 1, x'', zeroblob(32))",
-		"an end without a start": "INSERT INTO records VALUES (NULL, 'other', 'run.end', 1, x'', zeroblob(32))",
-		"a short hash":           "INSERT INTO records VALUES (NULL, 'q', 'run.start', 1, x'', zeroblob(31))",
+		"a second start":         "INSERT INTO records VALUES (NULL, 'r', 'run.start', 1, x'', zeroblob(32), zeroblob(68))",
+		"an end without a start": "INSERT INTO records VALUES (NULL, 'other', 'run.end', 1, x'', zeroblob(32), zeroblob(68))",
+		"a short hash":           "INSERT INTO records VALUES (NULL, 'q', 'run.start', 1, x'', zeroblob(31), zeroblob(68))",
 	} {
 		err := s.Update(t.Context(), func(ctx context.Context, tx *Tx) error { _, err := tx.Exec(ctx, text); return err })
 		if err == nil {
@@ -490,4 +490,46 @@ func FuzzOpenDamaged(f *testing.F) {
 		_ = s.Update(t.Context(), addRecord("r", "again"))
 		_ = s.Close()
 	})
+}
+
+// TestOlderDatabase: a database of the first version is brought up to date and nothing of it is lost.
+func TestOlderDatabase(t *testing.T) {
+	dir := t.TempDir()
+	steps, err := schema()
+	if err != nil {
+		t.Fatal(err)
+	}
+	db, err := sql.Open("sqlite", filepath.Join(dir, databaseName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = db.Exec(fmt.Sprintf("PRAGMA journal_mode=WAL; PRAGMA application_id=%d; %s; PRAGMA user_version=1;", applicationID, steps[0]) +
+		`INSERT INTO records (run, kind, time_ns, body, sha256) VALUES ('r', 'run.start', 1, x'7b7d', zeroblob(32)), ('r', 'run.end', 2, x'7b7d', zeroblob(32));
+		INSERT INTO runs (id, tenant, state, started_ns, start_seq, end_seq) VALUES ('r', 'local', 'ended', 1, 1, 2)`)
+	if err := errors.Join(err, db.Close(), os.Chmod(filepath.Join(dir, databaseName), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	for range 4 { // at once, as processes do
+		wg.Go(func() {
+			s, err := Open(Config{Dir: dir})
+			if err == nil {
+				err = s.Close()
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	s := mustOpen(t, dir)
+	var found, waiting, version, erased, size int
+	err = s.View(t.Context(), func(tx *Tx) error {
+		return tx.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM found WHERE run = 'r' AND length(body) = 2), found, size,
+			(SELECT erased_ns FROM runs), (SELECT user_version FROM pragma_user_version) FROM log`).
+			Scan(&found, &waiting, &size, &erased, &version)
+	})
+	if err != nil || found != 2 || waiting != 2 || size != 0 || erased != 0 || version != len(steps) {
+		t.Errorf("%d records of %d are found, size %d, version %d; %v", found, waiting, size, version, err)
+	}
 }
