@@ -207,7 +207,7 @@ exec prlimit --nofile=1024:1024 --core=0:0 setpriv --reuid $id --regid $id --cle
 // its own and a group of processes that is ended afterwards.
 func (s *soak) cpythonOutside(t *testing.T, module string) (map[string]string, error) {
 	t.Helper()
-	id := 0x71000000 + os.Getpid()%65536 // which no account has
+	id := 0x71000000 + os.Getpid()%65536    // which no account has
 	dir, err := os.MkdirTemp("", "gb-out-") // short: names of sockets are
 	if err != nil {
 		return nil, err

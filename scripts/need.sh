@@ -22,7 +22,7 @@ package() {
 	pacman:python) echo python ;;
 	*:python) echo python3 ;;
 	*:node) echo nodejs ;;
-	apt-get:pytests) echo libpython3-testsuite ;;
+	apt-get:pytests) echo "lib$(basename "$(readlink -f /usr/bin/python3)")-testsuite" ;;
 	dnf:pytests) echo python3-test ;;
 	apk:pytests) echo python3-tests ;;
 	*:pytests) echo python ;;
