@@ -147,7 +147,8 @@ func readKept(ctx context.Context, tx *store.Tx, run string) (
 	if err := errors.Join(err, rows.Err(), rows.Close()); err != nil {
 		return nil, nil, err
 	}
-	rows, err = tx.Query(ctx, "SELECT path, sha256, CAST(bytes AS INTEGER), media_type FROM artifacts WHERE run = ? ORDER BY path", run)
+	rows, err = tx.Query(ctx, `SELECT path, sha256, CAST(bytes AS INTEGER), media_type FROM artifacts WHERE run = ?
+		ORDER BY path`, run)
 	if err != nil {
 		return nil, nil, err
 	}
