@@ -98,6 +98,7 @@ func (t *Trace) interrupt(ctx context.Context, ids []string, failure *glovebox.E
 			return 0, err
 		}
 	}
+	var last head
 	err = t.store.Update(ctx, func(ctx context.Context, tx *store.Tx) error {
 		for i, id := range ids {
 			switch state, err := stateOf(ctx, tx, id); {
@@ -109,6 +110,7 @@ func (t *Trace) interrupt(ctx context.Context, ids []string, failure *glovebox.E
 			if err := t.closeRun(ctx, tx, records[i], 0); err != nil {
 				return err
 			}
+			last = records[i].head
 			closed++
 		}
 		return nil
@@ -116,6 +118,7 @@ func (t *Trace) interrupt(ctx context.Context, ids []string, failure *glovebox.E
 	if err != nil {
 		return 0, err
 	}
+	t.heads.late(last)
 	return closed, nil
 }
 

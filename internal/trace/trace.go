@@ -16,6 +16,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"sync/atomic"
 	"time"
 
@@ -33,6 +34,8 @@ type Config struct {
 	Heads Heads
 	// Retention says what is erased when; see Retain.
 	Retention Retention
+	// Log gets what no caller can be told: heads of ended runs that did not arrive. Nil discards.
+	Log *slog.Logger
 	// Now tells the time; nil means time.Now.
 	Now func() time.Time
 }
@@ -61,11 +64,14 @@ func New(ctx context.Context, cfg Config) (*Trace, error) {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
 	self, err := thisProcess()
 	if err != nil {
 		return nil, fmt.Errorf("new trace: %w", err)
 	}
-	t := &Trace{store: cfg.Store, keys: keys{path: cfg.Key}, heads: publisher{to: cfg.Heads, now: cfg.Now},
+	t := &Trace{store: cfg.Store, keys: keys{path: cfg.Key}, heads: publisher{to: cfg.Heads, now: cfg.Now, log: cfg.Log},
 		retention: cfg.Retention, now: cfg.Now, self: self, blobRest: blobRest}
 	if _, err := t.keys.get(); !errors.Is(err, fs.ErrNotExist) {
 		return t, nil // what is wrong with a key is told by whoever needs it
