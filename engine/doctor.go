@@ -94,14 +94,15 @@ func (e *Engine) roomControls(g glovebox.Grant) []glovebox.Control {
 	}
 	return []glovebox.Control{
 		room("free memory", memory, g.Limits.Memory,
-			fmt.Sprintf("end other programs, or set policy.limits.default.memory in glovebox.yaml to %v or less", glovebox.Size(memory/glovebox.MiB*glovebox.MiB))),
+			fmt.Sprintf("end other programs, or set policy.limits.default.memory in glovebox.yaml to %v or less",
+				memory/glovebox.MiB*glovebox.MiB)),
 		room("free disk", disk, g.Limits.Disk+g.Limits.Output,
 			"make room on the file system of data_dir, or set data_dir to a folder of another"),
 	}
 }
 
-// freeRoom is the memory of the machine that programs can have without others losing theirs, and what is left to this user on
-// the file system of the data_dir, or of the nearest folder above it that there is.
+// freeRoom is the memory of the machine that programs can have without others losing theirs, and what is left to this user
+// on the file system of the data_dir, or of the nearest folder above it that there is.
 func (e *Engine) freeRoom() (memory, disk glovebox.Size, err error) {
 	text, err := kernelfile.Read("/proc/meminfo")
 	if err != nil {

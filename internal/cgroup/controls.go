@@ -147,7 +147,8 @@ func (h *Host) fixOf(err error, parent string) string {
 // fix is what gives this user a parent to work in.
 func (h *Host) fix(parent string) string {
 	if os.Geteuid() == 0 {
-		return "run where the group " + parent + " is free of processes, or name another with drivers.process.cgroup in glovebox.yaml"
+		return "run where the group " + parent + " is free of processes, or name another with drivers.process.cgroup in " +
+			"glovebox.yaml"
 	}
 	if h.Mode() == "v2" {
 		return "systemd-run --user --scope -p Delegate=yes COMMAND"
