@@ -3,7 +3,7 @@
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := build
-.PHONY: build demo test test-all bench check fuzz dist clean
+.PHONY: build demo test test-all bench check fuzz test-cgroup2 dist clean
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 # What is delivered is static and does not say where it was built.
@@ -33,6 +33,10 @@ test-all: test
 	@sh scripts/need.sh cc
 	$(ROOT_TESTS) GLOVEBOX_TEST_LONG=1 CGO_ENABLED=1 go test -race -count=1 -timeout 60m ./...
 	@sh scripts/fuzz.sh 20s
+
+## test-cgroup2: control groups of version 2 and an ordinary user under systemd, for real, on an emulated machine (docs/cgroup2.md)
+test-cgroup2:
+	@sh scripts/cgroup2.sh
 
 ## fuzz: each fuzz target for FUZZTIME
 fuzz:

@@ -5,6 +5,7 @@ go 1.26.0
 require (
 	github.com/elastic/go-seccomp-bpf v1.6.0 // tables of system calls and a labelled assembler for the filter
 	github.com/goccy/go-yaml v1.19.2 // the configuration file, strictly, with lines and columns in errors
+	github.com/godbus/dbus/v5 v5.2.4 // asks systemd for a user's own control group
 	github.com/google/go-cmp v0.7.0 // differences in tests
 	github.com/landlock-lsm/go-landlock v0.11.2 // the Landlock calls, which x/sys lacks
 	github.com/moby/sys/mountinfo v0.7.2 // the mount table, to find control groups
@@ -12,6 +13,7 @@ require (
 	github.com/spf13/cobra v1.10.2 // the command line: verbs, help, completion
 	github.com/spf13/pflag v1.0.9 // cobra's flags, for their errors' types
 	github.com/xuri/excelize/v2 v2.11.1 // the example's workbook
+	golang.org/x/mod v0.43.0 // the Merkle tree of the trace, and signed notes
 	golang.org/x/net v0.62.0 // BPF instructions and a machine to test filters on
 	golang.org/x/sys v0.50.0 // Linux calls that the standard library lacks
 	modernc.org/sqlite v1.62.0 // the database of the trace, without cgo

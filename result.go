@@ -116,10 +116,13 @@ type EgressFlow struct {
 	Reason  string `json:"reason"`
 }
 
-// TraceRef points into the trace: the run's end record.
+// TraceRef is the signed head of the trace's Merkle tree after the run's end record: SEQ:HASH is what `glovebox trace verify
+// --head` takes. Kept elsewhere, it proves every record up to that one.
 type TraceRef struct {
-	Seq  int64  `json:"seq"`
-	Hash string `json:"hash"` // hex SHA-256 of the end record
+	Seq int64 `json:"seq"` // the number of the end record, and how many records the tree has
+	// Hash is the root of the tree in hex, a dot, and the signature (four bytes that tell the key, then 64 of ed25519) in
+	// base64url without padding. What is signed is a checkpoint: the lines "glovebox/trace", Seq, and the root in base64.
+	Hash string `json:"hash"`
 }
 
 // Event is something a caller of Run is told while the run goes on.

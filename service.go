@@ -34,6 +34,10 @@ type Traces interface {
 	Trace(ctx context.Context, who Principal, run string) (*Record, error)
 	// Traces lists records of the principal's tenant, newest first.
 	Traces(ctx context.Context, who Principal, q TraceQuery) ([]Record, error)
+	// Verify checks the whole trace, of all tenants, which is for the owner alone: every record, every signature, every kept
+	// byte, and the heads from outside. What does not hold is in the Verification; an error means that it could not be
+	// checked.
+	Verify(ctx context.Context, who Principal, heads []TraceRef) (*Verification, error)
 }
 
 // Admin tells about the machine.

@@ -190,6 +190,7 @@ func TestTidyModules(t *testing.T) {
 	importers := map[string][]string{
 		"github.com/elastic/go-seccomp-bpf":   {"internal/seccomp/compile"},
 		"github.com/goccy/go-yaml":            {"cmd/glovebox"},
+		"github.com/godbus/dbus/v5":           {"internal/userscope"},
 		"github.com/google/go-cmp":            {"driver/drivertest"}, // and tests
 		"github.com/landlock-lsm/go-landlock": {"internal/sandboxinit"},
 		"github.com/moby/sys/mountinfo":       {"internal/cgroup"},
@@ -197,6 +198,7 @@ func TestTidyModules(t *testing.T) {
 		"github.com/spf13/cobra":              {"cmd/glovebox"},
 		"github.com/spf13/pflag":              {"cmd/glovebox"},
 		"github.com/xuri/excelize/v2":         {"examples/dying-products/generate"},
+		"golang.org/x/mod":                    {"internal/trace"},
 		"golang.org/x/net":                    {"internal/seccomp/compile"},
 		// System calls are wanted wherever files, groups or processes are handled; to wrap them all in one package would be
 		// x/sys again.

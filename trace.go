@@ -41,6 +41,9 @@ type Record struct {
 	// Cut names the lists of the record, and of its result, of which only the beginning is kept, with what they held.
 	Cut map[string]Cut `json:"cut,omitempty"`
 
+	// Erased is when retention erased the code, the texts, the output and the artifacts; zero while they are kept.
+	Erased time.Time `json:"erased,omitzero"`
+
 	StartSeq int64       `json:"start_seq"`
 	Result   *Result     `json:"result,omitempty"` // nil until ended; its text fields are the bounded views
 	Error    *ErrorShown `json:"error,omitempty"`  // set when the run was refused or Glovebox failed
@@ -72,4 +75,31 @@ type TraceQuery struct {
 	Limit  int    // at most 1000; 0 means 50
 	Before string // only runs started before this run id
 	Status Status
+	Since  time.Time // only runs started then or later; zero: no bound
+	Until  time.Time // only runs started before then; zero: no bound
+}
+
+// Verification is what was found when all of the trace was checked.
+type Verification struct {
+	OK      bool     `json:"ok"`      // all of it holds
+	Records int64    `json:"records"` // in the log
+	Head    TraceRef `json:"head"`    // the newest signed tree head
+	Key     string   `json:"key"`     // the public key of the signatures
+	Heads   int      `json:"heads"`   // how many heads from outside were compared
+	Blobs   int64    `json:"blobs"`   // outputs and artifacts whose bytes were read and compared
+	// Erased are the ranges of records, first and last, whose payloads retention erased. They are proved but for those.
+	Erased [][2]int64 `json:"erased"`
+	// Found is how many records were written before there was a log. They were sealed later, as they were found.
+	Found int64 `json:"found"`
+	// Problems are what does not hold, by record, at most 100.
+	Problems []TraceProblem `json:"problems"`
+	More     int64          `json:"more"` // problems beyond those
+}
+
+// TraceProblem is one thing that does not hold.
+type TraceProblem struct {
+	Seq  int64  `json:"seq"`           // the record; 0 when it is no one record's
+	Run  string `json:"run,omitempty"` // its run, where that can be told
+	Kind string `json:"kind"`          // changed, removed, reordered, cut_off or forged
+	Text string `json:"text"`          // one sentence
 }

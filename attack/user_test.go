@@ -158,6 +158,7 @@ func (l *laboratory) asCaller(cmd *exec.Cmd) {
 var notAsUser = map[string]string{
 	"TestCT11JustUnderTheLimits/real_disk": onlyRootHasDisk,
 	"TestFS22FillTheDisk/memory_96MiB":     onlyRootHasDisk,
+	"TestNothingIsShared":                  "with the user's own id two runs have one id outside",
 	"TestRP042TinyLimits":                  onlyRootHasDisk + "; with a workspace in memory the least memory is 65 MiB",
 	"TestEveryEndIsTheSame":                inThisProcess,
 	"TestPairsUnderTheLimits":              inThisProcess,

@@ -125,14 +125,17 @@ func (e *Engine) freeRoom() (memory, disk glovebox.Size, err error) {
 	return glovebox.Size(kib << 10), glovebox.Size(int64(fs.Bavail) * fs.Bsize), nil
 }
 
-// readRecord says why the trace cannot be used, also where it opens and what is in it cannot be read.
+// readRecord says why the trace cannot be used, also where it opens and what is in it cannot be read, or nothing can be
+// signed.
 func (e *Engine) readRecord(ctx context.Context) error {
 	t, err := e.record()
 	if err != nil {
 		return err
 	}
-	_, err = t.List(ctx, "local", glovebox.TraceQuery{Limit: 1})
-	return err
+	if _, err = t.List(ctx, "local", glovebox.TraceQuery{Limit: 1}); err != nil {
+		return err
+	}
+	return t.Ready()
 }
 
 // part is a control that is there unless err says why not.

@@ -23,6 +23,8 @@ import (
 type Config struct {
 	// DataDir holds the trace and the folders of live runs. It is made when missing. Required.
 	DataDir string
+	// Trace says how the trace is sealed and what of it is kept.
+	Trace Trace
 	// Policy decides. Its Available is filled in from Drivers.
 	Policy policy.Config
 	// Drivers make the sandboxes, one for each rung.
@@ -42,6 +44,20 @@ type Config struct {
 	ServedBy string
 	// Now tells the time of records; nil means time.Now. Limits go by the machine's monotonic clock whatever it says.
 	Now func() time.Time
+}
+
+// Trace is how the record of runs is sealed and what of it is kept. The zero value keeps everything.
+type Trace struct {
+	// Key is the path of the file of the key that signs the record; empty means trace.key in DataDir. It is made when it is
+	// missing and nothing was signed yet.
+	Key string
+	// HeadsFile and HeadsSyslog are where signed tree heads go besides: a file that is appended to, and the socket of the
+	// system logger. Empty means nowhere. While one cannot be written nothing is run.
+	HeadsFile, HeadsSyslog string
+	// Retention is how long after its end what a run left is kept; zero means for ever.
+	Retention time.Duration
+	// DataLimit bounds what is kept of all runs together; zero means no bound.
+	DataLimit glovebox.Size
 }
 
 // Image is a runtime image. Its methods are safe for concurrent use and cheap.
@@ -71,15 +87,20 @@ type Engine struct {
 	trace  *trace.Trace
 	failed error
 
-	mu       sync.Mutex
-	closed   bool
-	leaving  context.CancelCauseFunc // cancels all runs
-	life     context.Context
-	busy     sync.WaitGroup // what uses the store: runs, tending, and the opening of the store
-	removing sync.WaitGroup // what removes sandboxes and folders and needs no store
-	teardown chan struct{}  // a token for each teardown that goes on beside callers
-	tended   sync.Once
+	mu        sync.Mutex
+	closed    bool
+	leaving   context.CancelCauseFunc // cancels all runs
+	life      context.Context
+	busy      sync.WaitGroup // what uses the store: runs, tending, and the opening of the store
+	removing  sync.WaitGroup // what removes sandboxes and folders and needs no store
+	teardown  chan struct{}  // a token for each teardown that goes on beside callers
+	tended    sync.Once
+	retained  time.Time // when retention last came to its end; it is held by whoever has the token of retaining
+	retaining chan struct{}
 }
+
+// retainEvery is how often an engine looks for what retention erases.
+const retainEvery = time.Minute
 
 // maxTeardown bounds how many sandboxes are removed at a time beside the callers; a run beyond them waits for its own.
 const maxTeardown = 64
@@ -106,8 +127,11 @@ func New(cfg Config) (*Engine, error) {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
+	if cfg.Trace.Key == "" {
+		cfg.Trace.Key = filepath.Join(dir, "trace.key")
+	}
 	e := &Engine{cfg: cfg, drivers: map[glovebox.Isolation]driver.Driver{}, runs: filepath.Join(dir, "runs"),
-		opened: make(chan struct{}), teardown: make(chan struct{}, maxTeardown)}
+		opened: make(chan struct{}), teardown: make(chan struct{}, maxTeardown), retaining: make(chan struct{}, 1)}
 	e.image = sync.OnceValues(func() (Image, error) {
 		if cfg.Image != nil {
 			return cfg.Image, nil
@@ -148,9 +172,12 @@ func (e *Engine) open() {
 		e.failed = glovebox.Internal("make the folder of runs", errors.Join(err, s.Close()))
 		return
 	}
-	t, err := trace.New(trace.Config{Store: s, Now: e.cfg.Now})
+	c := e.cfg.Trace
+	t, err := trace.New(context.WithoutCancel(e.life), trace.Config{Store: s, Key: c.Key, Now: e.cfg.Now,
+		Heads:     trace.Heads{File: c.HeadsFile, Syslog: c.HeadsSyslog},
+		Retention: trace.Retention{Age: c.Retention, Bytes: c.DataLimit}})
 	if err != nil {
-		e.failed = glovebox.Internal("open the trace", errors.Join(err, s.Close()))
+		e.failed = trace.Explain("open the trace", errors.Join(err, s.Close()))
 		return
 	}
 	e.store, e.trace = s, t
@@ -201,7 +228,7 @@ func (e *Engine) Close() error {
 	if !first || e.store == nil {
 		return nil
 	}
-	if err := e.store.Close(); err != nil {
+	if err := errors.Join(e.trace.Close(), e.store.Close()); err != nil {
 		return glovebox.Internal("close the trace", err) // not a refusal: what ran has run
 	}
 	return nil
@@ -259,6 +286,21 @@ func (e *Engine) Traces(ctx context.Context, who glovebox.Principal, q glovebox.
 	return t.List(ctx, who.Tenant, q)
 }
 
+// Verify implements glovebox.Traces.
+func (e *Engine) Verify(ctx context.Context, who glovebox.Principal, heads []glovebox.TraceRef) (
+	*glovebox.Verification, error) {
+	t, leave, err := e.reading(ctx, who)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	if !who.Owner {
+		return nil, glovebox.Errorf(glovebox.CodeDenied, "ask the owner of this machine",
+			"the whole trace is the owner's to verify")
+	}
+	return t.Verify(ctx, heads)
+}
+
 // reading begins a use of the trace by who.
 func (e *Engine) reading(ctx context.Context, who glovebox.Principal) (*trace.Trace, func(), error) {
 	if who.Tenant == "" {
@@ -291,4 +333,27 @@ func (e *Engine) tend() {
 			e.cfg.Log.Error("remove what dead engines left", "err", err)
 		}
 	})
+}
+
+// retain erases what retention says, now and then, a bounded amount at a time. It is called as tend is.
+func (e *Engine) retain() {
+	select {
+	case e.retaining <- struct{}{}:
+		defer func() { <-e.retaining }()
+	default:
+		return // somebody does it
+	}
+	if !e.retained.IsZero() && time.Since(e.retained) < retainEvery {
+		return
+	}
+	n, more, err := e.trace.Retain(e.life)
+	if err != nil {
+		e.cfg.Log.Error("erase by retention", "err", err)
+	}
+	if n > 0 {
+		e.cfg.Log.Info("erased by retention", "runs", n)
+	}
+	if !more {
+		e.retained = time.Now()
+	}
 }

@@ -98,7 +98,7 @@ func (r *run) run(ctx context.Context) (*glovebox.Result, error) {
 	if !recorded {
 		return nil, err
 	}
-	r.busy.Go(r.tend) // beside the program, where nobody waits for it
+	r.busy.Go(func() { r.tend(); r.retain() }) // beside the program, where nobody waits for it
 	var f facts
 	if err == nil {
 		f, err = r.watch(ctx)

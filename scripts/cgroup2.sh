@@ -6,7 +6,7 @@
 # QEMU (unless qemu-system-x86_64 is here), the cloud kernel, and for the guest systemd, D-Bus, Python and what the tests
 # call. About 100 MB, kept in the user's cache folder; GLOVEBOX_CGROUP2_CACHE names another.
 #
-#   cgroup2.sh [PATTERN]     only the parts of cgroup2_guest.sh whose names match the shell pattern, "*" by default
+#   cgroup2.sh [PATTERNS]     only the parts of cgroup2_guest.sh whose names match one of the shell patterns
 set -eu
 cd "$(dirname "$0")/.."
 cache=${GLOVEBOX_CGROUP2_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/glovebox/cgroup2}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"glovebox"
+	"glovebox/engine"
 	"glovebox/policy"
 )
 
@@ -21,6 +22,7 @@ type settings struct {
 	policy  policy.Config
 	process processSettings
 	memory  memoryBudget
+	trace   engine.Trace
 
 	file  string         // for messages; empty when the built-in defaults are used
 	lines map[string]int // key → line of file
@@ -216,7 +218,26 @@ func (s *settings) schema() *key {
 			"gvisor": missingKey, "microvm": missingKey, "remote": missingKey,
 		}},
 		"listen": missingKey, "tenants": missingKey, "secrets": missingKey, "images": missingKey, "pool": missingKey,
-		"memory_budget": scalar(s.memory.set), "trace": missingKey,
+		"memory_budget": scalar(s.memory.set), "trace": s.traceKeys(),
+	}}
+}
+
+func (s *settings) traceKeys() *key {
+	t := &s.trace
+	return &key{keys: map[string]*key{
+		"key": scalar(absolute(&t.Key)),
+		"heads": {keys: map[string]*key{
+			"file": scalar(absolute(&t.HeadsFile)), "syslog": scalar(absolute(&t.HeadsSyslog)), "webhook": missingKey,
+		}},
+		"retention": scalar(func(v string) (err error) {
+			t.Retention, err = parseSpan(v)
+			return notZero(t.Retention != 0, err)
+		}),
+		"data_limit": scalar(func(v string) (err error) {
+			t.DataLimit, err = parseSize(v)
+			return notZero(t.DataLimit != 0, err)
+		}),
+		"otlp": missingKey,
 	}}
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"glovebox"
+	"glovebox/engine"
 	"glovebox/policy"
 )
 
@@ -33,6 +34,11 @@ drivers:
     uid_pool: "200000:4096"
     init: /opt/glovebox-init
 memory_budget: 60%
+trace:
+  key: /etc/glovebox/trace.key
+  heads: {file: /mnt/other/heads, syslog: /dev/log}
+  retention: 30d
+  data_limit: 10GiB
 `
 
 func TestConfiguration(t *testing.T) {
@@ -62,6 +68,11 @@ func TestConfiguration(t *testing.T) {
 	}
 	if got.memory != (memoryBudget{percent: 60}) {
 		t.Errorf("memory_budget %+v", got.memory)
+	}
+	tr := engine.Trace{Key: "/etc/glovebox/trace.key", HeadsFile: "/mnt/other/heads", HeadsSyslog: "/dev/log",
+		Retention: 30 * 24 * time.Hour, DataLimit: 10 * glovebox.GiB}
+	if got.trace != tr {
+		t.Errorf("trace %+v", got.trace)
 	}
 	if got.dataDir != "/data" {
 		t.Errorf("data_dir %q", got.dataDir)
@@ -119,22 +130,45 @@ func TestBadConfiguration(t *testing.T) {
 		{"pool", "pool: {}\n", 126, []string{"pool", "not available"}},
 		{"memory budget in words", "memory_budget: most\n", 125, []string{":1: memory_budget"}},
 		{"memory budget beyond all", "memory_budget: 101%\n", 125, []string{":1: memory_budget", "1% to 100%"}},
-		{"retention", "trace: {retention: 30d}\n", 126, []string{"trace", "not available"}},
 		{"microvm", "drivers: {microvm: {emulated: false}}\n", 126, []string{"drivers.microvm", "not available"}},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			tl := newTool(t)
-			tl.write(t, "g.yaml", c.text)
-			exit, out, errs := tl.run("run", "--config", "g.yaml", "-c", "stdout ran")
-			if exit != c.exit || out != "" {
-				t.Errorf("exit code %d, want %d; stdout %q", exit, c.exit, out)
-			}
-			for _, s := range append(c.says, "\nwhy: ", "\nfix: ") {
-				if !strings.Contains(errs, s) {
-					t.Errorf("no %q in:\n%s", s, errs)
-				}
-			}
-		})
+		t.Run(c.name, func(t *testing.T) { refusedConfig(t, c.text, c.exit, c.says) })
+	}
+}
+
+func TestBadTraceConfiguration(t *testing.T) {
+	for _, c := range []struct {
+		name, text string
+		exit       int
+		says       []string
+	}{
+		{"retention", "trace: {retention: 30}\n", 125, []string{"trace.retention", "say 30s"}},
+		{"half a day", "trace: {retention: 0.5d}\n", 125, []string{"trace.retention", "30d"}},
+		{"no retention", "trace: {retention: 0d}\n", 125, []string{"trace.retention"}},
+		{"negative retention", "trace: {retention: -3h}\n", 125, []string{"trace.retention", "negative"}},
+		{"no data", "trace: {data_limit: 0}\n", 125, []string{"trace.data_limit"}},
+		{"key", "trace: {key: trace.key}\n", 125, []string{"trace.key", "absolute"}},
+		{"key typo", "trace:\n  kye: /x\n", 125, []string{"g.yaml:2: trace.kye", "did you mean trace.key?"}},
+		{"heads typo", "trace: {heads: {fille: /x}}\n", 125, []string{"trace.heads.fille", "did you mean trace.heads.file?"}},
+		{"webhook", "trace: {heads: {webhook: \"https://x\"}}\n", 126, []string{"trace.heads.webhook", "not available"}},
+		{"otlp", "trace: {otlp: x}\n", 126, []string{"trace.otlp", "not available"}},
+	} {
+		t.Run(c.name, func(t *testing.T) { refusedConfig(t, c.text, c.exit, c.says) })
+	}
+}
+
+// refusedConfig runs a program with a configuration that must be refused, saying this.
+func refusedConfig(t *testing.T, text string, want int, says []string) {
+	tl := newTool(t)
+	tl.write(t, "g.yaml", text)
+	exit, out, errs := tl.run("run", "--config", "g.yaml", "-c", "stdout ran")
+	if exit != want || out != "" {
+		t.Errorf("exit code %d, want %d; stdout %q", exit, want, out)
+	}
+	for _, s := range append(says, "\nwhy: ", "\nfix: ") {
+		if !strings.Contains(errs, s) {
+			t.Errorf("no %q in:\n%s", s, errs)
+		}
 	}
 }
 

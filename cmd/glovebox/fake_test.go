@@ -31,6 +31,10 @@ type fakeService struct {
 	ready    bool
 	log      *slog.Logger
 	closed   int
+
+	query        glovebox.TraceQuery
+	heads        []glovebox.TraceRef
+	verification glovebox.Verification
 }
 
 func (f *fakeService) open(s settings, log *slog.Logger) (glovebox.Service, error) {
@@ -135,7 +139,19 @@ func (f *fakeService) Trace(_ context.Context, _ glovebox.Principal, run string)
 }
 
 func (f *fakeService) Traces(_ context.Context, _ glovebox.Principal, q glovebox.TraceQuery) ([]glovebox.Record, error) {
-	return f.records[:min(q.Limit, len(f.records))], nil
+	f.query = q
+	from := 0
+	for i := range f.records {
+		if f.records[i].ID == q.Before {
+			from = i + 1
+		}
+	}
+	return f.records[from:min(from+q.Limit, len(f.records))], nil
+}
+
+func (f *fakeService) Verify(_ context.Context, _ glovebox.Principal, heads []glovebox.TraceRef) (*glovebox.Verification, error) {
+	f.heads = heads
+	return &f.verification, nil
 }
 
 func (f *fakeService) Doctor(context.Context) (*glovebox.Report, error) {

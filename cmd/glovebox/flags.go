@@ -161,6 +161,22 @@ func parseDuration(s string) (time.Duration, error) {
 	return 0, glovebox.Errorf(glovebox.CodeInvalid, fix, "%q is no time with a unit", short(s))
 }
 
+// parseSpan is parseDuration that also knows days, for what is long: 30d.
+func parseSpan(s string) (time.Duration, error) {
+	if days, ok := strings.CutSuffix(s, "d"); ok {
+		if n, err := parseCount(days); err == nil && n >= 0 && n <= 36500 {
+			return time.Duration(n) * 24 * time.Hour, nil
+		}
+		return 0, glovebox.Errorf(glovebox.CodeInvalid, "say whole days, at most 36500, such as 30d",
+			"%q is no time with a unit", short(s))
+	}
+	v, err := parseDuration(s)
+	if err == nil && v < 0 {
+		err = glovebox.Errorf(glovebox.CodeInvalid, "leave the sign out", "%q is negative", short(s))
+	}
+	return v, err
+}
+
 func (v *sizeFlag) Type() string { return "SIZE" }
 func (v *sizeFlag) String() string {
 	if *v == 0 {

@@ -2,10 +2,12 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"log/slog"
 	"os"
 	"strings"
 	"testing"
+	"time"
 	"unicode"
 
 	"glovebox"
@@ -58,20 +60,87 @@ func TestTraceJSONKeepsTheText(t *testing.T) {
 	}
 }
 
+func TestTraceVerifies(t *testing.T) {
+	tl := newTool(t)
+	tl.verification = glovebox.Verification{OK: true, Records: 4, Head: glovebox.TraceRef{Seq: 4, Hash: "ab.cd"}, Heads: 2,
+		Erased: [][2]int64{{1, 2}}, Found: 1}
+	exit, out, errs := tl.run("trace", "verify", "--head", "2:ab.cd", "--head", " 3:ef\n .gh ")
+	if exit != 0 || errs != "" || !strings.Contains(out, "\nall of it holds\n") || !strings.Contains(out, "erased: records 1 to 2") ||
+		!strings.Contains(out, "found: 1 records") || !strings.Contains(out, "head: 4:ab.cd") {
+		t.Errorf("%d %q %q", exit, out, errs)
+	}
+	if len(tl.heads) != 2 || tl.heads[0] != (glovebox.TraceRef{Seq: 2, Hash: "ab.cd"}) || tl.heads[1] != (glovebox.TraceRef{Seq: 3, Hash: "ef.gh"}) {
+		t.Errorf("heads %v", tl.heads)
+	}
+	evil := *hostile().Result.Signal
+	tl.verification = glovebox.Verification{More: 7, Problems: []glovebox.TraceProblem{{Seq: 3, Run: evil, Kind: "changed", Text: evil}}}
+	exit, out, _ = tl.run("trace", "verify")
+	if inert(t, out); exit != 1 || !strings.HasPrefix(out, "first: record 3, ") || !strings.Contains(out, "and 7 more") ||
+		!strings.HasSuffix(out, "\nit does not hold\n") {
+		t.Errorf("%d %q", exit, out)
+	}
+	exit, out, _ = tl.run("trace", "verify", "--json")
+	var v glovebox.Verification
+	if err := json.Unmarshal([]byte(out), &v); err != nil || exit != 1 || v.OK || v.Problems[0].Seq != 3 {
+		t.Errorf("%d %v %q", exit, err, out)
+	}
+	inert(t, out)
+}
+
+func TestTraceExports(t *testing.T) {
+	tl := newTool(t)
+	for i := range 2*exportTogether + 1 {
+		r := hostile()
+		r.ID = fmt.Sprint("run_", i)
+		tl.records = append(tl.records, r)
+	}
+	for _, c := range []struct {
+		args string
+		want int
+	}{{"", 2*exportTogether + 1}, {"--limit 3", 3}, {"--limit 50", 50}, {"--limit 51", 51}, {"--limit 1000", 101}, {"--before run_99", 1}} {
+		exit, out, errs := tl.run(append([]string{"trace", "export"}, strings.Fields(c.args)...)...)
+		if inert(t, out); exit != 0 || errs != "" || strings.Count(out, "\n") != c.want {
+			t.Errorf("%s: %d, %d lines, %q", c.args, exit, strings.Count(out, "\n"), errs)
+		}
+		n := 0
+		for l := range strings.Lines(out) {
+			var r glovebox.Record
+			if err := json.Unmarshal([]byte(l), &r); err != nil || r.Code != hostile().Code || c.args == "" && r.ID != fmt.Sprint("run_", n) {
+				t.Errorf("line %d: %v %.200q", n, err, l)
+			}
+			n++
+		}
+	}
+	tl.run("trace", "export", "--since", "2026-01-02T03:04:05Z", "--until", "7d", "--status", "exited")
+	if q := tl.query; !q.Since.Equal(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)) || time.Since(q.Until) < 7*24*time.Hour ||
+		time.Since(q.Until) > 8*24*time.Hour || q.Status != "exited" {
+		t.Errorf("query %+v", q)
+	}
+}
+
 func TestTraceRefusals(t *testing.T) {
 	tl := newTool(t)
 	for args, says := range map[string]string{
-		"trace":                       "trace show ID",
-		"trace lst":                   "did you mean `glovebox trace ls`?",
-		"trace verify":                "glovebox trace verify is not available in this version",
-		"trace export --all":          "glovebox trace export is not available in this version",
-		"trace show":                  "takes one id",
-		"trace show a b":              "takes one id",
-		"trace show run_9":            "there is no run",
-		"trace ls x":                  "takes no arguments",
-		"trace ls --limit 0":          "out of range",
-		"trace ls --limit 1001":       "out of range",
-		"trace ls --status wal_limit": "did you mean --status wall_limit?",
+		"trace":                           "trace show ID",
+		"trace lst":                       "did you mean `glovebox trace ls`?",
+		"trace verify x":                  "takes no arguments",
+		"trace verify --head 5":           "is no tree head",
+		"trace verify --head :x":          "is no tree head",
+		"trace verify --head -1:x":        "is no tree head",
+		"trace verify --heads 1:x":        "did you mean --head?",
+		"trace export --all":              "there is no flag --all",
+		"trace export --limit 0":          "out of range",
+		"trace export --since soon":       "--since \"soon\" is no time",
+		"trace export --since -5h":        "is no time",
+		"trace export --until 0001-01-01": "is no time",
+		"trace ls --since=":               "--since is empty",
+		"trace show":                      "takes one id",
+		"trace show a b":                  "takes one id",
+		"trace show run_9":                "there is no run",
+		"trace ls x":                      "takes no arguments",
+		"trace ls --limit 0":              "out of range",
+		"trace ls --limit 1001":           "out of range",
+		"trace ls --status wal_limit":     "did you mean --status wall_limit?",
 	} {
 		exit, out, errs := tl.run(strings.Fields(args)...)
 		if exit == 0 || out != "" || !strings.Contains(errs, says) {

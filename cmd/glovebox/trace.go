@@ -19,7 +19,7 @@ import (
 func (a *app) traceCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "trace",
-		Short: "Read the record of what ran",
+		Short: "Read and verify the record of what ran",
 		Args:  cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
@@ -28,26 +28,72 @@ func (a *app) traceCommand() *cobra.Command {
 			return unknownVerb(cmd, args[0])
 		},
 	}
-	cmd.AddCommand(a.traceList(), a.traceShow(), missingCommand("verify"), missingCommand("export"))
+	cmd.AddCommand(a.traceList(), a.traceShow(), a.traceVerify(), a.traceExport())
 	return cmd
 }
 
+// traceFilter is the flags that choose runs, and what they choose.
+type traceFilter struct {
+	query                glovebox.TraceQuery
+	status, since, until string
+}
+
+func (t *traceFilter) bind(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.StringVar(&t.query.Before, "before", "", "only runs started before run `ID`")
+	f.StringVar(&t.status, "status", "", "only runs that ended as `STATUS`, such as exited or wall_limit")
+	f.StringVar(&t.since, "since", "", "only runs started at `TIME` or later: 2026-11-30, 2026-11-30T15:04:05Z, or 24h (ago)")
+	f.StringVar(&t.until, "until", "", "only runs started before `TIME`")
+}
+
+// complete reads what was typed.
+func (t *traceFilter) complete(cmd *cobra.Command) (err error) {
+	for _, name := range []string{"before", "status", "since", "until"} {
+		if f := cmd.Flags().Lookup(name); f.Changed && f.Value.String() == "" {
+			return glovebox.Errorf(glovebox.CodeInvalid, "leave it out for all runs", "--%s is empty", name)
+		}
+	}
+	if t.query.Status, err = statusFlag(t.status); err != nil {
+		return err
+	}
+	now := time.Now()
+	if t.query.Since, err = timeFlag("since", t.since, now); err != nil {
+		return err
+	}
+	t.query.Until, err = timeFlag("until", t.until, now)
+	return err
+}
+
+// timeFlag reads a moment: a date or a time, local unless it says where, or how long ago.
+func timeFlag(name, word string, now time.Time) (time.Time, error) {
+	if word == "" {
+		return time.Time{}, nil
+	}
+	for _, layout := range []string{time.RFC3339Nano, "2006-01-02T15:04:05", "2006-01-02T15:04", time.DateTime, time.DateOnly} {
+		at, err := time.ParseInLocation(layout, word, time.Local)
+		if err == nil && at.Year() >= 1970 && at.Year() <= 2200 { // what a count of nanoseconds can hold
+			return at, nil
+		}
+	}
+	if ago, err := parseSpan(word); err == nil {
+		return now.Add(-ago), nil
+	}
+	return time.Time{}, glovebox.Errorf(glovebox.CodeInvalid,
+		"say --"+name+" 2026-11-30, 2026-11-30T15:04:05Z, or 24h or 7d for so long ago", "--%s %q is no time", name, short(word))
+}
+
 func (a *app) traceList() *cobra.Command {
-	var (
-		query  glovebox.TraceQuery
-		status string
-	)
+	var filter traceFilter
 	cmd := &cobra.Command{Use: "ls", Short: "List runs, newest first", Args: noArgs}
 	f := cmd.Flags()
-	f.IntVar(&query.Limit, "limit", 50, "at most `N` runs, 1000 at most")
-	f.StringVar(&query.Before, "before", "", "only runs started before run `ID`")
-	f.StringVar(&status, "status", "", "only runs that ended as `STATUS`, such as exited or wall_limit")
+	f.IntVar(&filter.query.Limit, "limit", 50, "at most `N` runs, 1000 at most")
+	filter.bind(cmd)
 	f.BoolVar(&a.json, "json", a.json, "print JSON")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
-		if query.Limit < 1 || query.Limit > 1000 {
-			return glovebox.Errorf(glovebox.CodeInvalid, "say 1 to 1000", "--limit %d is out of range", query.Limit)
+		if filter.query.Limit < 1 || filter.query.Limit > 1000 {
+			return glovebox.Errorf(glovebox.CodeInvalid, "say 1 to 1000", "--limit %d is out of range", filter.query.Limit)
 		}
-		if query.Status, err = statusFlag(status); err != nil {
+		if err := filter.complete(cmd); err != nil {
 			return err
 		}
 		svc, err := a.service()
@@ -55,7 +101,7 @@ func (a *app) traceList() *cobra.Command {
 			return err
 		}
 		defer func() { err = closed(svc, err) }()
-		records, err := svc.Traces(cmd.Context(), a.owner(), query)
+		records, err := svc.Traces(cmd.Context(), a.owner(), filter.query)
 		if err != nil {
 			return err
 		}
@@ -205,6 +251,10 @@ func showRecord(out io.Writer, r *glovebox.Record) error {
 	field("run", "%s", r.ID)
 	field("state", "%s", r.State)
 	field("started", "%s", r.Started.Local().Format(time.RFC3339Nano))
+	if !r.Erased.IsZero() {
+		field("erased", "by retention on %s: code, arguments, texts, output and artifacts are no more",
+			r.Erased.Local().Format(time.RFC3339))
+	}
 	if !r.Ended.IsZero() {
 		field("ended", "%s", r.Ended.Local().Format(time.RFC3339Nano))
 	}
@@ -274,7 +324,8 @@ func showResult(field func(name, format string, args ...any), r *glovebox.Record
 	for _, s := range res.Skipped {
 		field("not kept", "%s: %s", s.Path, s.Reason)
 	}
-	field("recorded", "start %d, end %d, sha256 %s", r.StartSeq, res.Trace.Seq, res.Trace.Hash)
+	field("recorded", "start %d, end %d", r.StartSeq, res.Trace.Seq)
+	field("tree head", "%d:%s", res.Trace.Seq, res.Trace.Hash)
 }
 
 // known shows a number that may not be.

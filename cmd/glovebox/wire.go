@@ -23,8 +23,8 @@ func open(s settings, log *slog.Logger) (glovebox.Service, error) {
 	if err != nil {
 		return nil, glovebox.Internal("make the process driver", err)
 	}
-	e, err := engine.New(engine.Config{DataDir: s.dataDir, Policy: s.policy, Drivers: []driver.Driver{d}, Log: log,
-		MemoryBudget: s.memory.size, MemoryPercent: s.memory.percent})
+	e, err := engine.New(engine.Config{DataDir: s.dataDir, Trace: s.trace, Policy: s.policy, Drivers: []driver.Driver{d},
+		Log: log, MemoryBudget: s.memory.size, MemoryPercent: s.memory.percent})
 	if err != nil {
 		return nil, glovebox.Internal("make the engine", s.located(err))
 	}

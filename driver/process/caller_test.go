@@ -92,6 +92,67 @@ func TestRankHelper(t *testing.T) {
 	}
 }
 
+// TestCallerWithLimits starts sandboxes from callers with each resource limit that a shell can set: the program has its own,
+// however low or high the caller's is, and what a hard limit keeps it from is lower and no failure.
+func TestCallerWithLimits(t *testing.T) {
+	needRoot(t)
+	ordinary := "core 1 1; pending 1024 1024; queues 0 0; stack 8388608 unlimited; locked 8388608 8388608; nice 0 0; realtime 0 0"
+	for name, c := range map[string]struct {
+		what       int
+		soft, hard uint64
+		want       string // in place of what an ordinary caller's program has
+	}{
+		"none":              {unix.RLIMIT_STACK, unix.RLIM_INFINITY, unix.RLIM_INFINITY, ""},
+		"no cores":          {unix.RLIMIT_CORE, 0, 0, "core 0 0"},
+		"few signals":       {unix.RLIMIT_SIGPENDING, 10, 10, "pending 10 10"},
+		"no queues":         {unix.RLIMIT_MSGQUEUE, 0, 0, ""},
+		"small soft stack":  {unix.RLIMIT_STACK, 128 << 10, unix.RLIM_INFINITY, ""},
+		"small stack":       {unix.RLIMIT_STACK, 256 << 10, 256 << 10, "stack 262144 262144"},
+		"no locked memory":  {unix.RLIMIT_MEMLOCK, 0, 0, "locked 0 0"},
+		"few processes now": {unix.RLIMIT_NPROC, 3, 10000, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cmd := exec.Command("/proc/self/exe", "-test.run=^TestLimitsHelper$", "-test.v")
+			cmd.Env = append(os.Environ(), "GLOVEBOX_TEST_ROOT=1",
+				fmt.Sprintf("GLOVEBOX_TEST_LIMIT=%d %d %d", c.what, c.soft, c.hard))
+			out, err := cmd.CombinedOutput()
+			if err != nil || !strings.Contains(string(out), "--- PASS: TestLimitsHelper") {
+				t.Fatalf("%v\n%s", err, out)
+			}
+			for _, want := range strings.Split(ordinary, "; ") {
+				if word, _, _ := strings.Cut(c.want, " "); word != "" && strings.HasPrefix(want, word+" ") {
+					want = c.want
+				}
+				if !strings.Contains(string(out), "LIMIT "+want+"\n") {
+					t.Errorf("the program does not have %q:\n%s", want, out)
+				}
+			}
+		})
+	}
+}
+
+// TestLimitsHelper is the caller of TestCallerWithLimits, in a process of its own.
+func TestLimitsHelper(t *testing.T) {
+	var what int
+	var own unix.Rlimit
+	if n, _ := fmt.Sscan(os.Getenv("GLOVEBOX_TEST_LIMIT"), &what, &own.Cur, &own.Max); n != 3 {
+		return
+	}
+	d := newDriver(t)
+	if err := unix.Setrlimit(what, &own); err != nil {
+		t.Fatal(err)
+	}
+	r := start(t, d, limits(), `
+		sed -n 's/^Max core file size *\([^ ]*\) *\([^ ]*\).*/LIMIT core \1 \2/p
+			s/^Max pending signals *\([^ ]*\) *\([^ ]*\).*/LIMIT pending \1 \2/p
+			s/^Max msgqueue size *\([^ ]*\) *\([^ ]*\).*/LIMIT queues \1 \2/p
+			s/^Max stack size *\([^ ]*\) *\([^ ]*\).*/LIMIT stack \1 \2/p
+			s/^Max locked memory *\([^ ]*\) *\([^ ]*\).*/LIMIT locked \1 \2/p
+			s/^Max nice priority *\([^ ]*\) *\([^ ]*\).*/LIMIT nice \1 \2/p
+			s/^Max realtime priority *\([^ ]*\) *\([^ ]*\).*/LIMIT realtime \1 \2/p' /proc/self/limits`)
+	fmt.Print(r.output(t))
+}
+
 func cpus(t *testing.T) int {
 	var set unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &set); err != nil {

@@ -23,8 +23,11 @@ import (
 // Controls examines the machine for each control of the rung without starting anything but an empty process of its own.
 func (d *Driver) Controls(ctx context.Context) []glovebox.Control {
 	all := []glovebox.Control{d.initControl(), d.namespaceControl(ctx), d.idControl(), d.landlockControl(), d.filterControl()}
-	host, err := d.host()
-	if err != nil {
+	host, err := d.findGroups(ctx)
+	var known *glovebox.Error
+	if errors.As(err, &known) {
+		all = append(all, control("cgroups", false, known.Public, known.Fix))
+	} else if err != nil {
 		all = append(all, control("cgroups", false, "none are mounted at /sys/fs/cgroup",
 			"mount -t cgroup2 cgroup2 /sys/fs/cgroup; in a container: "+cgroup.ContainerFix))
 	} else {

@@ -21,6 +21,7 @@ import (
 	"glovebox/internal/cgroup"
 	"glovebox/internal/lockfile"
 	"glovebox/internal/seccomp"
+	"glovebox/internal/userscope"
 )
 
 // Config says where the driver finds and puts things. It is read by New only.
@@ -47,15 +48,16 @@ var acceptable = []string{"landlock"}
 // Driver makes sandboxes of the process rung. It is safe for concurrent use.
 type Driver struct {
 	cfg    Config
-	filter []byte // for programs that their control group keeps to their CPUs
-	pinned []byte // for those that are kept to them by affinity
-	host   func() (*cgroup.Host, error)
+	filter []byte     // for programs that their control group keeps to their CPUs
+	pinned []byte     // for those that are kept to them by affinity
 	abi    func() int // the kernel's version of Landlock
 
 	around   surroundings
 	unmapped func() *refusal // why root has no ids to give, if so
 
-	swept sync.Once
+	groups sync.Mutex
+	host   *cgroup.Host // once found
+	swept  sync.Once
 }
 
 // New checks cfg and the platform. It looks at the machine only when something is started or examined.
@@ -100,7 +102,6 @@ func New(cfg Config) (*Driver, error) {
 		return nil, fmt.Errorf("build system call filter: %w", err)
 	}
 	d := &Driver{cfg: cfg, filter: filter, pinned: pinned}
-	d.host = sync.OnceValues(func() (*cgroup.Host, error) { return cgroup.Detect("/sys/fs/cgroup") })
 	d.abi = sync.OnceValue(landlockABI)
 	d.around = surroundings{proc: "/proc", root: os.Getuid() == 0}
 	d.unmapped = sync.OnceValue(func() *refusal { return d.around.unmapped(d.cfg.IDs) })
@@ -116,6 +117,35 @@ func (d *Driver) parent(host *cgroup.Host) string {
 		return fmt.Sprintf("/glovebox-%d", os.Getuid())
 	}
 	return host.Parent()
+}
+
+// findGroups looks for the machine's control groups, once. An ordinary user who has been given no part of version 2's tree
+// asks systemd for one, and this process moves there.
+func (d *Driver) findGroups(ctx context.Context) (*cgroup.Host, error) {
+	d.groups.Lock()
+	defer d.groups.Unlock()
+	if d.host != nil {
+		return d.host, nil
+	}
+	const tree = "/sys/fs/cgroup"
+	host, err := cgroup.Detect(tree)
+	if err != nil {
+		return nil, err
+	}
+	if d.cfg.Cgroup == "" && !host.Delegated() {
+		err := userscope.Enter(ctx)
+		if err == nil {
+			if host, err = cgroup.Detect(tree); err == nil && !host.Delegated() {
+				err = errors.New("the scope that systemd gave lacks memory, pids or cpu")
+			}
+		}
+		if err != nil {
+			return nil, &glovebox.Error{Code: glovebox.CodeUnavailable, Op: "find control groups", Err: err,
+				Public: "this user has no control groups, and systemd's user manager was not to be had for some", Fix: cgroup.ScopeFix}
+		}
+	}
+	d.host = host
+	return host, nil
 }
 
 // Isolation is the process rung.

@@ -31,14 +31,11 @@ func (p *initProcess) kill() error {
 	}
 	var sent error
 	err = raw.Control(func(fd uintptr) { sent = unix.PidfdSendSignal(int(fd), unix.SIGKILL, nil, 0) })
-	switch {
-	case errors.Is(err, os.ErrClosed), sent == unix.ESRCH:
-		return nil // it has been waited for
-	case err == nil:
-		err = sent
+	if err != nil || sent == unix.ESRCH {
+		return nil // it has been waited for: Control fails for closed files alone, with an error that nothing exports
 	}
-	if err != nil {
-		return fmt.Errorf("end init: %w", err)
+	if sent != nil {
+		return fmt.Errorf("end init: %w", sent)
 	}
 	return nil
 }

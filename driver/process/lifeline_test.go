@@ -28,9 +28,11 @@ func supervise(cgroup string) {
 	if err != nil {
 		panic(err)
 	}
-	d, err := process.New(process.Config{
-		Init: os.Getenv("GLOVEBOX_TEST_INIT"), Cgroup: cgroup, ScratchDir: os.Getenv("GLOVEBOX_TEST_SCRATCH"),
-	})
+	cfg := process.Config{Init: os.Getenv("GLOVEBOX_TEST_INIT"), Cgroup: cgroup, ScratchDir: os.Getenv("GLOVEBOX_TEST_SCRATCH")}
+	if os.Getenv(userCgroupEnv) != "" {
+		cfg.RuntimeDir = cfg.ScratchDir // so that nothing of the user is left
+	}
+	d, err := process.New(cfg)
 	if err != nil {
 		panic(err)
 	}
@@ -166,6 +168,46 @@ func TestSupervisorDies(t *testing.T) {
 	}
 	if _, groups := members(t, cgroup); groups != 0 {
 		t.Errorf("%d control groups are left after the next start", groups)
+	}
+}
+
+// TestSupervisorDiesWhileAllIsFrozen: where the freezer of version 1 is what kills, which is for an ordinary user, a
+// supervisor can die between freezing and thawing, and in a frozen group nothing dies.
+func TestSupervisorDiesWhileAllIsFrozen(t *testing.T) {
+	cgroup := os.Getenv(userCgroupEnv)
+	if cgroup == "" {
+		t.Skip("TestOrdinaryUser runs it")
+	}
+	cmd, out := supervisor(t, cgroup)
+	if line, err := out.ReadString('\n'); line != "running\n" {
+		t.Fatalf("%q, %v", line, err)
+	}
+	states, err := filepath.Glob("/sys/fs/cgroup/freezer" + cgroup + "/victim_*/freezer.state")
+	if err != nil || len(states) != 1 {
+		t.Fatalf("%q, %v", states, err)
+	}
+	if err := os.WriteFile(states[0], []byte("FROZEN"), 0); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		state, err := os.ReadFile(states[0])
+		if err != nil || time.Now().After(deadline) {
+			t.Fatalf("not frozen: %q, %v", state, err)
+		}
+		if string(state) == "FROZEN\n" {
+			break
+		}
+	}
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	nothing(t, cgroup, time.Second)
+	// The next start would remove the groups; here none follows.
+	tops, _ := filepath.Glob("/sys/fs/cgroup/*" + cgroup + "/victim_*")
+	for _, top := range tops {
+		if err := os.Remove(top); err != nil {
+			t.Error(err)
+		}
 	}
 }
 

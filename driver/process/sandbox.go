@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -84,6 +85,9 @@ func (s *sandbox) end(e driver.Exit) {
 // await waits for one answer. A failure inside comes back as an error that names the step and the errno.
 func (s *sandbox) await(ctx context.Context) (reply, error) {
 	var r reply
+	if ctx.Err() != nil {
+		return reply{}, context.Cause(ctx) // also when an answer is there: whoever gave up does not take it
+	}
 	select {
 	case r = <-s.replies:
 	case <-ctx.Done():
@@ -286,9 +290,14 @@ func (s *sandbox) Exec(ctx context.Context, cmd driver.Command) (driver.Process,
 	if into := s.group.Unified(); into != nil {
 		groups = append([]*os.File{into}, groups...)
 	}
+	freezer := s.group.Freezer()
+	if freezer != nil {
+		groups = append(slices.Clone(groups), freezer)
+	}
 	e := &wire.Exec{
 		Argv: bytesOf(cmd.Argv), Env: bytesOf(cmd.Env), Dir: cmd.Dir, HasCode: cmd.Code != nil, CodeName: cmd.CodeName,
-		BornIn: s.group.Unified() != nil, CgroupFiles: len(s.group.Tasks()), Stdin: cmd.Stdin != nil,
+		BornIn: s.group.Unified() != nil, CgroupFiles: len(s.group.Tasks()), Freezer: freezer != nil,
+		Stdin: cmd.Stdin != nil,
 	}
 	if !s.group.ControlsCPUs() {
 		e.CPUs = s.group.CPUs()

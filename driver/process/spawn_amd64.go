@@ -21,6 +21,7 @@ type newborn struct {
 	null, far uintptr // above the standard descriptors
 	clone     rawfork.CloneArgs
 	pidfd     int32
+	processes syscall.Rlimit
 	ordinary  int32 // struct sched_param: the priority of SCHED_OTHER, 0
 	header    unix.CapUserHeader
 	caps      [2]unix.CapUserData
@@ -104,7 +105,7 @@ func (n *newborn) fork() (int, syscall.Errno) {
 
 // forgetCaller drops what a process hands down of how it was started itself and the program must not have: real-time
 // scheduling, which knows no limit of CPU bandwidth (and which a control group may refuse), a better priority than others,
-// and a personality, which may switch the random layout of memory off.
+// a soft limit of processes, and a personality, which may switch the random layout of memory off.
 //
 //go:norace
 //go:nosplit
@@ -124,6 +125,16 @@ func (n *newborn) forgetCaller() syscall.Errno {
 		if _, _, e := syscall.RawSyscall(syscall.SYS_SETPRIORITY, unix.PRIO_PROCESS, 0, 0); e != 0 {
 			return e
 		}
+	}
+	// A soft limit of processes would keep init from its threads; the hard one was judged before.
+	_, _, e = syscall.RawSyscall6(syscall.SYS_PRLIMIT64, 0, unix.RLIMIT_NPROC, 0, uintptr(unsafe.Pointer(&n.processes)), 0, 0)
+	if e != 0 {
+		return e
+	}
+	n.processes.Cur = n.processes.Max
+	_, _, e = syscall.RawSyscall6(syscall.SYS_PRLIMIT64, 0, unix.RLIMIT_NPROC, uintptr(unsafe.Pointer(&n.processes)), 0, 0, 0)
+	if e != 0 {
+		return e
 	}
 	if _, _, e := syscall.RawSyscall(unix.SYS_IOPRIO_SET, ioprioWhoProcess, 0, 0); e != 0 {
 		return e

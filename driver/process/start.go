@@ -57,7 +57,7 @@ func (d *Driver) start(ctx context.Context, spec driver.Spec) (*sandbox, error) 
 // start makes the control groups and starts init in its namespaces, then tells it what to build and sets the limits
 // meanwhile.
 func (s *sandbox) start(ctx context.Context) error {
-	host, err := s.driver.host()
+	host, err := s.driver.findGroups(ctx)
 	if err != nil {
 		return fmt.Errorf("find control groups: %w", err)
 	}
@@ -198,26 +198,7 @@ func (d *Driver) checkMachine(l glovebox.Limits) error {
 			"boot a kernel with Landlock (lsm=…,landlock), or set drivers.process.accept: [landlock]",
 			"this kernel has no Landlock, the second fence on files")
 	}
-	var own unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &own); err != nil {
-		return fmt.Errorf("read own limits: %w", err)
-	}
-	if own.Max < uint64(l.OpenFiles) {
-		return glovebox.Errorf(glovebox.CodeUnavailable,
-			fmt.Sprintf("raise it where glovebox is started (ulimit -Hn %d), or ask for --open-files %d", l.OpenFiles, own.Max),
-			"glovebox itself may open only %d files, and %d were granted", own.Max, l.OpenFiles)
-	}
-	flags := [...]string{"-v", "-t", "-d", "-f"}
-	for i, limit := range wire.EndlessLimits {
-		if err := unix.Getrlimit(int(limit), &own); err != nil {
-			return fmt.Errorf("read own limits: %w", err)
-		}
-		if own.Max != unix.RLIM_INFINITY {
-			return glovebox.Errorf(glovebox.CodeUnavailable, "start glovebox where `ulimit -H "+flags[i]+"` says unlimited",
-				"glovebox itself is limited (ulimit %s), and its programs would be beside their own limits", flags[i])
-		}
-	}
-	return nil
+	return checkOwnLimits(l)
 }
 
 // landlockABI asks the kernel for its version of Landlock; 0 is none (landlock_create_ruleset(2)).

@@ -47,7 +47,11 @@ func (h *Host) finding(name string, p place, there bool, parent string) Finding 
 		version = "version 2"
 	}
 	if err := h.usable(name, p, parent); err != nil {
-		return Finding{name, false, version + ": " + err.Error(), h.fixOf(err, parent)}
+		fix := h.fixOf(err, parent)
+		if fix == ScopeFix && name == "cpuset" {
+			fix = cpusetFix
+		}
+		return Finding{name, false, version + ": " + err.Error(), fix}
 	}
 	return Finding{name, true, version, ""}
 }
@@ -123,14 +127,21 @@ const swapFix = "sudo swapoff -a, or start the kernel with swapaccount=1"
 
 func (h *Host) missingFix(name string) string {
 	if h.Mode() == "v2" {
-		return "systemd-run --user --scope -p Delegate=yes COMMAND, or as root: echo +" + name + " > " +
-			filepath.Join(h.unified.dir, "cgroup.subtree_control")
+		return "boot with cgroup_no_v1=all and without cgroup_disable=" + name + "; in a container, have it given the controller"
 	}
 	return "mount the controller: mount -t cgroup -o " + name + " cgroup /sys/fs/cgroup/" + name
 }
 
 // ContainerFix lets a container have control groups of its own to write.
 const ContainerFix = "docker run --privileged, or --cgroupns=host -v /sys/fs/cgroup:/sys/fs/cgroup:rw"
+
+// ScopeFix is the command by which an ordinary user of systemd gets control groups of version 2.
+const ScopeFix = "systemd-run --user --scope -p Delegate=yes glovebox …"
+
+// cpusetFix has systemd hand users the controller that it keeps from them by default.
+const cpusetFix = "sudo mkdir -p /etc/systemd/system/user@.service.d && " +
+	`printf '[Service]\nDelegate=cpu cpuset io memory pids\n' | ` +
+	"sudo tee /etc/systemd/system/user@.service.d/delegate.conf && sudo systemctl daemon-reload, then log in anew"
 
 // fixOf mends why groups cannot be made.
 func (h *Host) fixOf(err error, parent string) string {
@@ -151,7 +162,7 @@ func (h *Host) fix(parent string) string {
 			"glovebox.yaml"
 	}
 	if h.Mode() == "v2" {
-		return "systemd-run --user --scope -p Delegate=yes COMMAND"
+		return ScopeFix
 	}
 	var dirs []string
 	for _, p := range h.hierarchies() {
@@ -164,7 +175,7 @@ func (h *Host) fix(parent string) string {
 
 // complete fails unless there is everything that no run goes without.
 func (h *Host) complete(parent string) error {
-	for _, c := range []string{"memory", "pids", "cpu"} {
+	for _, c := range indispensable() {
 		if _, ok := h.places[c]; !ok {
 			return glovebox.Errorf(glovebox.CodeUnavailable, h.missingFix(c), "this machine has no %s controller", c)
 		}

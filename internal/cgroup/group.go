@@ -56,6 +56,7 @@ type Group struct {
 	tasks   []*os.File
 	unified *os.File
 	cradle  *os.File
+	freezer *os.File
 	meters  map[string]*kernelfile.File // open counters by place and name; nil for one that is not there
 	ended   bool                        // descriptors are closed, CPUs given back
 }
@@ -199,6 +200,12 @@ func (g *Group) open() error {
 		}
 		g.tasks = append(g.tasks, f)
 	}
+	if p, ok := g.host.killer(); ok && !p.v2 {
+		var err error
+		if g.freezer, err = os.OpenFile(filepath.Join(g.dirs[p], "freezer.state"), os.O_WRONLY, 0); err != nil {
+			return fmt.Errorf("open control group: %w", err)
+		}
+	}
 	if g.home == "" {
 		return nil
 	}
@@ -220,6 +227,10 @@ func (g *Group) Tasks() []*os.File { return g.tasks }
 // Unified is the folder of the version 2 group, for a child to be born in (clone3 with CLONE_INTO_CGROUP). Nil where there
 // is no version 2. The Group owns it.
 func (g *Group) Unified() *os.File { return g.unified }
+
+// Freezer is the state of the version 1 freezer that Kill uses, open for writing: whoever is left when a supervisor died in
+// the middle of a Kill can write THAWED to it. Nil where version 2 kills. The Group owns it.
+func (g *Group) Freezer() *os.File { return g.freezer }
 
 // Cradle is the version 2 group beside the run's, with no limits of its own, for the process that starts the run's to be
 // born in: the kernel lets it bear children into Unified only from there. Nil where there is no version 2. The Group owns

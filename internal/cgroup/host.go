@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -36,6 +37,9 @@ type place struct {
 
 // controllers are those a run uses; cpuacct only exists apart in version 1, freezer kills where there is no version 2.
 func controllers() []string { return []string{"memory", "pids", "cpu", "cpuacct", "cpuset", "freezer"} }
+
+// indispensable are the controllers that no run goes without.
+func indispensable() []string { return []string{"memory", "pids", "cpu"} }
 
 // Detect looks at what is mounted at root and below, "/sys/fs/cgroup" on almost every machine. It fails when it cannot
 // tell or when there is nothing.
@@ -132,6 +136,29 @@ func (h *Host) Parent() string {
 		return filepath.Join(h.own, "glovebox")
 	}
 	return "/glovebox"
+}
+
+// Delegated reports whether the calling user can make groups with limits in its own group: on version 2 an ordinary user
+// needs one that was handed over, with memory, pids and cpu, and with no process of others in the way. To root, and in
+// version 1, where the own group does not matter, it is true.
+func (h *Host) Delegated() bool {
+	if os.Geteuid() == 0 || h.Mode() != "v2" {
+		return true
+	}
+	own := filepath.Join(h.unified.dir, h.own)
+	if writable(own) != nil {
+		return false
+	}
+	offered, _ := read(own, "cgroup.controllers")
+	enabled, _ := read(own, "cgroup.subtree_control")
+	lacks := func(list string) bool {
+		return slices.ContainsFunc(indispensable(), func(c string) bool { return !slices.Contains(strings.Fields(list), c) })
+	}
+	if lacks(offered) {
+		return false
+	}
+	alone, err := read(own, "cgroup.procs")
+	return !lacks(enabled) || err == nil && alone == strconv.Itoa(os.Getpid())
 }
 
 // Sweep removes the empty groups under parent whose names are not live: what a supervisor that died left over. It leaves

@@ -218,7 +218,7 @@ func (g *Group) Close() error {
 	g.host.giveBack(g.cpus)
 	var errs []error
 	files := slices.Clone(g.tasks)
-	for _, f := range []*os.File{g.unified, g.cradle} {
+	for _, f := range []*os.File{g.unified, g.cradle, g.freezer} {
 		if f != nil {
 			files = append(files, f)
 		}

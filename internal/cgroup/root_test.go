@@ -3,6 +3,7 @@ package cgroup
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"os"
 	"os/exec"
 	"strings"
@@ -62,6 +63,32 @@ func TestOutOfMemory(t *testing.T) {
 	// Charges that must not fail, such as a dying process's page tables, pass the limit by some pages.
 	const forced = 1 << 20
 	if err != nil || s.OOMKills < 1 || s.OOMOutside != 0 || s.MemoryPeak < 60<<20 || s.MemoryPeak > 64<<20+forced || s.CPU <= 0 {
+		t.Errorf("sample %+v, %v", s, err)
+	}
+}
+
+// TestOutOfMemoryAbove kills at the limit of the group above: that is not the run's doing.
+func TestOutOfMemoryAbove(t *testing.T) {
+	l := small()
+	l.Memory = 512 << 20
+	g := newGroup(t, needRoot(t), l)
+	p := g.host.places["memory"]
+	file := "memory.limit_in_bytes"
+	if p.v2 {
+		file = "memory.max"
+		// Nothing swaps, or it would take the machine's swap to fill the group above.
+		if err := write(p.dir+testParent, "memory.swap.max", "0"); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			t.Fatal(err)
+		}
+	}
+	if err := write(p.dir+testParent, file, "67108864"); err != nil {
+		t.Fatal(err)
+	}
+	cmd, out := member(t, g, "memory")
+	if err := cmd.Run(); cmd.ProcessState == nil || cmd.ProcessState.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
+		t.Fatalf("ended with %v, want a kill; %s", err, out)
+	}
+	if s, err := g.Sample(); err != nil || s.OOMKills != 0 || s.OOMOutside < 1 {
 		t.Errorf("sample %+v, %v", s, err)
 	}
 }

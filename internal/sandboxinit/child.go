@@ -1,6 +1,7 @@
 package sandboxinit
 
 import (
+	"errors"
 	"runtime"
 	"syscall"
 	"unsafe"
@@ -130,7 +131,9 @@ func (c *child) start() (*started, error) {
 	}
 	if err != nil {
 		w.close()
-		reapOne(pid)
+		if err != errHungUp { // or it may be frozen, and not end before init does
+			reapOne(pid)
+		}
 		return nil, err
 	}
 	return w, nil
@@ -141,11 +144,22 @@ func (w *started) close() {
 	unix.Close(w.gate)
 }
 
-// read takes what the child says next. A child that says nothing more has executed the program: that closed the pipe.
+var errHungUp = errors.New("the driver is gone")
+
+// read takes what the child says next. A child that says nothing more has executed the program: that closed the pipe. It
+// fails with errHungUp when the lifeline closes first: a driver that died in the middle of a kill may have left the child
+// frozen.
 func (w *started) read() (said childError, err error) {
 	buf := (*[unsafe.Sizeof(said)]byte)(unsafe.Pointer(&said))[:]
+	poll := []unix.PollFd{{Fd: int32(w.report), Events: unix.POLLIN}, {Fd: wire.ControlFD, Events: unix.POLLRDHUP}}
 	for {
-		n, err := unix.Read(w.report, buf)
+		n, err := unix.Poll(poll, -1)
+		if err == nil && poll[0].Revents == 0 {
+			return childError{}, errHungUp
+		}
+		if err == nil {
+			n, err = unix.Read(w.report, buf)
+		}
 		switch {
 		case err == unix.EINTR:
 			continue
@@ -310,35 +324,27 @@ func (c *child) raiseOOMScore() syscall.Errno {
 //go:nosplit
 func (c *child) setLimits() syscall.Errno {
 	syscall.RawSyscall(syscall.SYS_UMASK, 0o022, 0, 0)
-	// 1 and not 0: where the host pipes cores into a program of its own, 1 is the only limit that it heeds (core(5)).
-	least := syscall.Rlimit{Cur: 1, Max: 1}
-	if e := setLimit(unix.RLIMIT_CORE, &least); e != 0 {
-		return e
-	}
-	// What the kernel counts per user it counts for whoever made the user namespace too.
-	few, none := syscall.Rlimit{Cur: 1024, Max: 1024}, syscall.Rlimit{}
-	if e := setLimit(unix.RLIMIT_SIGPENDING, &few); e != 0 {
-		return e
-	}
-	if e := setLimit(unix.RLIMIT_MSGQUEUE, &none); e != 0 {
-		return e
-	}
-	// What the caller's shell limits for itself is not the program's limit; the driver refuses to start where a hard limit
-	// stands against what was granted.
-	endless := syscall.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY}
-	for i := 0; i < len(wire.EndlessLimits); i++ {
-		if e := setLimit(wire.EndlessLimits[i], &endless); e != 0 {
+	for i := 0; i < len(wire.ProgramLimits); i++ {
+		if e := setLimit(&wire.ProgramLimits[i]); e != 0 {
 			return e
 		}
 	}
-	files := syscall.Rlimit{Cur: c.openFiles, Max: c.openFiles}
-	return setLimit(unix.RLIMIT_NOFILE, &files)
+	files := wire.Rlimit{What: unix.RLIMIT_NOFILE, Soft: c.openFiles, Hard: c.openFiles}
+	return setLimit(&files)
 }
 
+// setLimit sets what can be set: nobody inside may raise a hard limit.
+//
 //go:norace
 //go:nosplit
-func setLimit(what uintptr, to *syscall.Rlimit) syscall.Errno {
-	_, _, e := syscall.RawSyscall6(syscall.SYS_PRLIMIT64, 0, what, uintptr(unsafe.Pointer(to)), 0, 0, 0)
+func setLimit(l *wire.Rlimit) syscall.Errno {
+	var now, then syscall.Rlimit
+	_, _, e := syscall.RawSyscall6(syscall.SYS_PRLIMIT64, 0, l.What, 0, uintptr(unsafe.Pointer(&now)), 0, 0)
+	if e != 0 {
+		return e
+	}
+	then.Cur, then.Max = l.Under(now.Max)
+	_, _, e = syscall.RawSyscall6(syscall.SYS_PRLIMIT64, 0, l.What, uintptr(unsafe.Pointer(&then)), 0, 0, 0)
 	return e
 }
 

@@ -47,6 +47,10 @@ func (s *sandbox) exec(e *wire.Exec, files []*os.File) error {
 		}
 		files = files[1:]
 	}
+	files, err := s.takeFreezer(e.Freezer, files)
+	if err != nil {
+		return s.fail(step("take control groups", err))
+	}
 	if want := e.CgroupFiles; e.BornIn && len(files) != want+1 || !e.BornIn && len(files) != want {
 		return s.fail(step("take control groups", errors.New("descriptors missing")))
 	}
@@ -68,6 +72,25 @@ func (s *sandbox) exec(e *wire.Exec, files []*os.File) error {
 	s.waiting = &waiting{started: w, pipes: p, name: e.Argv[0]}
 	keep = true
 	return s.conn.Send(wire.Message{Started: s.facts(w.pid)}, p.far...)
+}
+
+// takeFreezer keeps the last descriptor as that of the freezer, if it is one. It is the same with every program.
+func (s *sandbox) takeFreezer(given bool, files []*os.File) ([]*os.File, error) {
+	if !given {
+		return files, nil
+	}
+	if len(files) == 0 {
+		return nil, errors.New("descriptors missing")
+	}
+	rest, last := files[:len(files)-1], files[len(files)-1]
+	if s.freezer >= 0 {
+		return rest, nil
+	}
+	var err error
+	if s.freezer, err = unix.FcntlInt(last.Fd(), unix.F_DUPFD_CLOEXEC, 0); err != nil {
+		return nil, err
+	}
+	return rest, nil
 }
 
 // waiting is a child at the gate.

@@ -47,6 +47,7 @@ type sandbox struct {
 	data     int // the sandbox's own file system
 	proc     int // the sandbox's /proc, writable here and nowhere else
 	landlock int // the program's ruleset, -1 for none
+	freezer  int // state of the freezer that the program is in, -1 for none
 	abi      int
 	queue    string   // the bound on connections that wait at one socket; empty where the kernel does not show it
 	waiting  *waiting // the child at the gate, if any
@@ -67,20 +68,29 @@ func Main() int {
 	unix.CloseOnExec(wire.ControlFD)
 	s := &sandbox{
 		conn:     wire.NewConn(os.NewFile(wire.ControlFD, "control")),
-		landlock: -1,
-		leaders:  make(chan leader, 1),
+		landlock: -1, freezer: -1,
+		leaders: make(chan leader, 1),
 	}
 	go s.reap()
 	for {
 		m, files, err := s.conn.Receive()
 		if err != nil {
 			// The driver is gone or talks nonsense: either way nothing may go on.
-			return 0
+			return s.end(0)
 		}
 		if err := s.serve(m, files); err != nil {
-			return 125
+			return s.end(125)
 		}
 	}
+}
+
+// end is the last thing that init does. A driver that died in the middle of a kill may have left everything frozen, and what
+// is frozen does not die with init.
+func (s *sandbox) end(code int) int {
+	if s.freezer >= 0 {
+		unix.Write(s.freezer, []byte("THAWED"))
+	}
+	return code
 }
 
 // ignoreSignals keeps every signal from ending init where the program has init's own user id and so might send one. Landlock

@@ -93,7 +93,8 @@ func BenchmarkPut(b *testing.B) {
 // addRecord inserts one record.
 func addRecord(run, kind string) func(context.Context, *Tx) error {
 	return func(ctx context.Context, tx *Tx) error {
-		_, err := tx.Exec(ctx, "INSERT INTO records (run, kind, time_ns, body, sha256) VALUES (?, ?, 1, x'7b7d', zeroblob(32))",
+		_, err := tx.Exec(ctx, `INSERT INTO records (run, kind, time_ns, skeleton, root, signature)
+			VALUES (?, ?, 1, x'7b7d', zeroblob(32), zeroblob(68))`,
 			run, kind)
 		return err
 	}

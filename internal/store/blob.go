@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix" // locks by open file
 )
@@ -74,6 +75,26 @@ func (s *Store) Open(sha string) (*os.File, error) {
 		return nil, fmt.Errorf("open blob: %w", err)
 	}
 	return f, nil
+}
+
+// Remove removes a blob that was put before a time, and reports whether it is gone. Somebody may be about to name a younger
+// one. A blob that is not there is gone.
+func (s *Store) Remove(sha string, before time.Time) (bool, error) {
+	if raw, err := hex.DecodeString(sha); err != nil || len(raw) != sha256.Size {
+		return true, nil
+	}
+	// The time of its last move, which is when it was put, whenever it was written.
+	info, err := os.Lstat(s.blobPath(sha))
+	if err == nil {
+		if stat, ok := info.Sys().(*syscall.Stat_t); !ok || !time.Unix(stat.Ctim.Unix()).Before(before) {
+			return false, nil
+		}
+		err = os.Remove(s.blobPath(sha))
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	return err == nil, diagnose("remove blob", s.dir, err)
 }
 
 func (s *Store) blobPath(sha string) string {

@@ -178,7 +178,8 @@ func glance(ctx context.Context, db interface {
 }) error {
 	var seen int
 	return db.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM records) + EXISTS (SELECT 1 FROM runs) + "+
-		"EXISTS (SELECT 1 FROM outputs) + EXISTS (SELECT 1 FROM artifacts)").Scan(&seen)
+		"EXISTS (SELECT 1 FROM outputs) + EXISTS (SELECT 1 FROM artifacts) + EXISTS (SELECT 1 FROM payloads) + "+
+		"EXISTS (SELECT 1 FROM hashes) + EXISTS (SELECT 1 FROM log)").Scan(&seen)
 }
 
 // migrate brings an older database up to date, once among processes, and refuses a newer one.

@@ -90,7 +90,8 @@ func (s *Store) openDatabase() error {
 	if s.turn, err = openTurn(s.dir); err != nil {
 		return err
 	}
-	s.write, err = database(path, "rw", "synchronous(FULL)", "cell_size_check(1)", "journal_size_limit(16777216)")
+	s.write, err = database(path, "rw", "synchronous(FULL)", "cell_size_check(1)", "journal_size_limit(16777216)",
+		"secure_delete(1)") // what retention erases is overwritten
 	if err != nil {
 		return err
 	}

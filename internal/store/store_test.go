@@ -11,10 +11,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"golang.org/x/sys/unix"
 )
 
 func mustOpen(t testing.TB, dir string) *Store {
@@ -302,151 +300,17 @@ func TestMigrate(t *testing.T) {
 	wantFault(t, dir, FaultNewer)
 }
 
-func TestUpdatesTogether(t *testing.T) {
-	s := mustOpen(t, t.TempDir())
-	boom := errors.New("boom")
-	var wg sync.WaitGroup
-	for i := range 200 {
-		wg.Go(func() {
-			run := fmt.Sprint("r", i)
-			err := s.Update(t.Context(), func(ctx context.Context, tx *Tx) error {
-				if err := addRecord(run, "note")(ctx, tx); err != nil {
-					return err
-				}
-				switch i % 4 {
-				case 1:
-					return boom
-				case 2:
-					panic("slipped")
-				}
-				return nil
-			})
-			switch {
-			case i%4 == 1 && !errors.Is(err, boom), i%4 == 2 && (err == nil || !strings.Contains(err.Error(), "slipped")),
-				i%2 == 0 && i%4 == 0 && err != nil:
-				t.Errorf("update %d: %v", i, err)
-			}
-		})
-	}
-	wg.Wait()
-	for i := range 200 {
-		want := 0
-		if i%4 == 0 || i%4 == 3 {
-			want = 1
-		}
-		if got := len(kinds(t, s, fmt.Sprint("r", i))); got != want {
-			t.Errorf("update %d left %d records, want %d", i, got, want)
-		}
-	}
-}
-
-func TestUpdateEndsItsWait(t *testing.T) {
-	s := mustOpen(t, t.TempDir())
-	holding, release := make(chan struct{}), make(chan struct{})
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		if err := s.Update(t.Context(), func(context.Context, *Tx) error { close(holding); <-release; return nil }); err != nil {
-			t.Error(err)
-		}
-	})
-	<-holding
-	ctx, cancel := context.WithCancelCause(t.Context())
-	why := errors.New("enough")
-	time.AfterFunc(20*time.Millisecond, func() { cancel(why) })
-	err := s.Update(ctx, func(context.Context, *Tx) error { t.Error("it ran although nobody waits"); return nil })
-	if !errors.Is(err, why) {
-		t.Errorf("update: %v, want the cause", err)
-	}
-	close(release)
-	wg.Wait()
-	if err := s.Update(t.Context(), addRecord("r", "after")); err != nil {
-		t.Error(err)
-	}
-}
-
-func TestALostTransactionFailsAllOfIt(t *testing.T) {
-	s := mustOpen(t, t.TempDir())
-	jobs := []*job{
-		{fn: addRecord("first", "note")},
-		{fn: func(ctx context.Context, tx *Tx) error { // as SQLite does by itself when the disk is full
-			_, err := tx.Exec(ctx, "ROLLBACK")
-			return errors.Join(errors.New("no room"), err)
-		}},
-		{fn: addRecord("third", "note")},
-	}
-	s.commit(t.Context(), jobs)
-	for i, j := range jobs {
-		if j.err == nil {
-			t.Errorf("job %d of a lost transaction has no error", i)
-		}
-	}
-	for _, run := range []string{"first", "third"} {
-		if got := kinds(t, s, run); got != nil {
-			t.Errorf("%s is kept: %v", run, got)
-		}
-	}
-	if err := s.Update(t.Context(), addRecord("next", "note")); err != nil {
-		t.Errorf("the next update: %v", err)
-	}
-}
-
-func TestLocksOutliveASecondStore(t *testing.T) {
-	dir := t.TempDir()
-	s := mustOpen(t, dir)
-	if err := s.Update(t.Context(), addRecord("r", "note")); err != nil {
-		t.Fatal(err)
-	}
-	other, err := Open(Config{Dir: dir})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := other.Close(); err != nil {
-		t.Fatal(err)
-	}
-	f, err := os.OpenFile(filepath.Join(dir, databaseName), os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	// The bytes that SQLite's file format sets aside for the lock of whoever has the database open.
-	lock := unix.Flock_t{Type: unix.F_WRLCK, Start: 1<<30 + 2, Len: 510}
-	if err := unix.FcntlFlock(f.Fd(), unix.F_OFD_GETLK, &lock); err != nil {
-		t.Fatal(err)
-	}
-	if lock.Type == unix.F_UNLCK {
-		t.Error("another process would take an open database for one that nobody has open")
-	}
-}
-
-func TestTurnIsNotWaitedForEndlessly(t *testing.T) {
-	s := mustOpen(t, t.TempDir())
-	stopped, err := openTurn(s.dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer stopped.close()
-	stopped.take()
-	s.turn.most = 100 * time.Millisecond
-	start := time.Now()
-	if err := s.Update(t.Context(), addRecord("r", "note")); err != nil {
-		t.Error(err)
-	}
-	if took := time.Since(start); took < s.turn.most || took > turnWait {
-		t.Errorf("it waited %v", took)
-	}
-}
-
 func TestRecordsStay(t *testing.T) {
 	s := mustOpen(t, t.TempDir())
 	if err := s.Update(t.Context(), addRecord("r", "run.start")); err != nil {
 		t.Fatal(err)
 	}
 	for name, text := range map[string]string{
-		"change":                 "UPDATE records SET body = x'00'",
+		"change":                 "UPDATE records SET skeleton = x'00'",
 		"remove":                 "DELETE FROM records",
-		"a second start":         "INSERT INTO records VALUES (NULL, 'r', 'run.start', 1, x'', zeroblob(32))",
-		"an end without a start": "INSERT INTO records VALUES (NULL, 'other', 'run.end', 1, x'', zeroblob(32))",
-		"a short hash":           "INSERT INTO records VALUES (NULL, 'q', 'run.start', 1, x'', zeroblob(31))",
+		"a second start":         "INSERT INTO records VALUES (NULL, 'r', 'run.start', 1, x'', zeroblob(32), zeroblob(68))",
+		"an end without a start": "INSERT INTO records VALUES (NULL, 'other', 'run.end', 1, x'', zeroblob(32), zeroblob(68))",
+		"a short hash":           "INSERT INTO records VALUES (NULL, 'q', 'run.start', 1, x'', zeroblob(31), zeroblob(68))",
 	} {
 		err := s.Update(t.Context(), func(ctx context.Context, tx *Tx) error { _, err := tx.Exec(ctx, text); return err })
 		if err == nil {
@@ -490,4 +354,46 @@ func FuzzOpenDamaged(f *testing.F) {
 		_ = s.Update(t.Context(), addRecord("r", "again"))
 		_ = s.Close()
 	})
+}
+
+// TestOlderDatabase: a database of the first version is brought up to date and nothing of it is lost.
+func TestOlderDatabase(t *testing.T) {
+	dir := t.TempDir()
+	steps, err := schema()
+	if err != nil {
+		t.Fatal(err)
+	}
+	db, err := sql.Open("sqlite", filepath.Join(dir, databaseName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = db.Exec(fmt.Sprintf("PRAGMA journal_mode=WAL; PRAGMA application_id=%d; %s; PRAGMA user_version=1;", applicationID, steps[0]) +
+		`INSERT INTO records (run, kind, time_ns, body, sha256) VALUES ('r', 'run.start', 1, x'7b7d', zeroblob(32)), ('r', 'run.end', 2, x'7b7d', zeroblob(32));
+		INSERT INTO runs (id, tenant, state, started_ns, start_seq, end_seq) VALUES ('r', 'local', 'ended', 1, 1, 2)`)
+	if err := errors.Join(err, db.Close(), os.Chmod(filepath.Join(dir, databaseName), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	for range 4 { // at once, as processes do
+		wg.Go(func() {
+			s, err := Open(Config{Dir: dir})
+			if err == nil {
+				err = s.Close()
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	s := mustOpen(t, dir)
+	var found, waiting, version, erased, size int
+	err = s.View(t.Context(), func(tx *Tx) error {
+		return tx.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM found WHERE run = 'r' AND length(body) = 2), found, size,
+			(SELECT erased_ns FROM runs), (SELECT user_version FROM pragma_user_version) FROM log`).
+			Scan(&found, &waiting, &size, &erased, &version)
+	})
+	if err != nil || found != 2 || waiting != 2 || size != 0 || erased != 0 || version != len(steps) {
+		t.Errorf("%d records of %d are found, size %d, version %d; %v", found, waiting, size, version, err)
+	}
 }

@@ -39,8 +39,11 @@ func (tx *Tx) QueryRow(ctx context.Context, query string, args ...any) *sql.Row 
 	return tx.conn.QueryRowContext(ctx, query, args...)
 }
 
-// Query reads rows. The caller closes them before the next statement.
+// Query reads rows. The caller closes them; within an Update before the next statement, within a View several may be open.
 func (tx *Tx) Query(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
+	if stmt, err := tx.prepared(ctx, query); err == nil && stmt != nil {
+		return stmt.QueryContext(ctx, args...)
+	}
 	return tx.conn.QueryContext(ctx, query, args...)
 }
 

@@ -2,6 +2,7 @@ package trace
 
 import (
 	"bytes"
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -14,11 +15,12 @@ import (
 	"glovebox"
 )
 
-// The kinds of records. There is at most one of each for a run.
+// The kinds of records. There is at most one of each of the first three for a run.
 const (
 	kindStart   = "run.start"
 	kindEnd     = "run.end"
 	kindRefused = "run.refused"
+	kindErased  = "trace.erased" // retention erased payloads
 )
 
 // How much of a run a record holds.
@@ -30,46 +32,75 @@ const (
 	listItems   = 256      // arguments, names, inputs
 	resultItems = 1000     // artifacts, flows
 	listBytes   = 64 << 10 // any list
-	bodyVersion = 1
+	bodyVersion = 2        // 1 is the form before there was a log
+	saltBytes   = 32
 )
 
-// startBody is the body of run.start and, with Error, of run.refused. The order of the fields is part of its spelling.
-type startBody struct {
-	Version    int                     `json:"v"`
-	Kind       string                  `json:"kind"`
-	Run        string                  `json:"run"`
-	Time       time.Time               `json:"time"`
-	Principal  glovebox.Principal      `json:"principal"`
-	Lang       string                  `json:"lang,omitempty"`
+// skeleton is what stays of a record for ever, and the leaf of the log. It holds no text of a caller's or of a program's,
+// and no hash of one by which a short text could be guessed: those are in the payload. The order of the fields is part of
+// its spelling.
+type skeleton struct {
+	Version int       `json:"v"`
+	Kind    string    `json:"kind"`
+	Run     string    `json:"run,omitempty"`
+	Time    time.Time `json:"time"`
+	// Payload is the hex SHA-256 of the payload's salt and body; empty when there is none.
+	Payload string `json:"payload,omitempty"`
+	// Found is set in a record that was written before there was a log and sealed later: unsealed, or altered when it was not
+	// what its own hash said.
+	Found string `json:"found,omitempty"`
+
+	// Of run.start and run.refused.
+	Principal *glovebox.Principal `json:"principal,omitempty"`
+	Lang      string              `json:"lang,omitempty"`
+	CodeBytes int64               `json:"code_bytes,omitempty"`
+	Decision  *glovebox.Decision  `json:"decision,omitempty"` // without its sentences
+	Image     string              `json:"image,omitempty"`
+	Owner     *owner              `json:"owner,omitempty"`
+	// Of run.end.
+	State  string           `json:"state,omitempty"`
+	Result *glovebox.Result `json:"result,omitempty"` // without its texts
+	// Of run.refused and run.end.
+	Error *glovebox.ErrorShown `json:"error,omitempty"` // without its sentences
+	// Of trace.erased: the records whose payloads are no more.
+	Erased []int64 `json:"erased,omitempty"`
+}
+
+// payload is the rest of a record: what can be erased.
+type payload struct {
 	Argv       []string                `json:"argv,omitempty"`
 	Args       []string                `json:"args,omitempty"`
 	Code       string                  `json:"code,omitempty"`
 	CodeBase64 []byte                  `json:"code_base64,omitempty"` // in place of Code when that is not valid UTF-8
-	CodeBytes  int64                   `json:"code_bytes"`
 	CodeSHA256 string                  `json:"code_sha256,omitempty"`
 	EnvNames   []string                `json:"env_names,omitempty"`
 	Inputs     []glovebox.InputRecord  `json:"inputs,omitempty"`
-	Decision   glovebox.Decision       `json:"decision"`
-	Image      string                  `json:"image,omitempty"`
+	Decision   *sentences              `json:"decision,omitempty"`
+	Result     *resultTexts            `json:"result,omitempty"`
 	Cut        map[string]glovebox.Cut `json:"cut,omitempty"`
-	Owner      owner                   `json:"owner"`
 	Error      *glovebox.ErrorShown    `json:"error,omitempty"`
+	Kept       *keptList               `json:"kept,omitempty"`
+	// Found is the body of a record that was written before there was a log, exactly. It holds the fields above.
+	Found []byte `json:"found,omitempty"`
 }
 
-// endBody is the body of run.end.
-type endBody struct {
-	Version int                     `json:"v"`
-	Kind    string                  `json:"kind"`
-	Run     string                  `json:"run"`
-	Time    time.Time               `json:"time"`
-	State   string                  `json:"state"`
-	Result  *glovebox.Result        `json:"result,omitempty"`
-	Cut     map[string]glovebox.Cut `json:"cut,omitempty"`
-	Error   *glovebox.ErrorShown    `json:"error,omitempty"`
+// sentences are the texts of a decision.
+type sentences struct {
+	Reason string `json:"reason"`
+	Fix    string `json:"fix,omitempty"`
+}
+
+// resultTexts are the texts of a result.
+type resultTexts struct {
+	Reason    string                `json:"reason"`
+	Stdout    glovebox.Untrusted    `json:"stdout"`
+	Stderr    glovebox.Untrusted    `json:"stderr"`
+	Artifacts []glovebox.Artifact   `json:"artifacts"`
+	Skipped   []glovebox.Skipped    `json:"skipped"`
+	Egress    []glovebox.EgressFlow `json:"egress"`
 }
 
 func (t *Trace) startRecord(kind string, s Start, refusal *glovebox.Error) (*record, error) {
-	now := t.now().UTC().Round(0)
 	if s.ID == "" || len(s.ID) > stringBytes || !utf8.ValidString(s.ID) {
 		return nil, fmt.Errorf("the id %q is none", beginning(s.ID, 64))
 	}
@@ -78,40 +109,83 @@ func (t *Trace) startRecord(kind string, s Start, refusal *glovebox.Error) (*rec
 		return nil, fmt.Errorf("the tenant %q is none", beginning(s.Principal.Tenant, 64))
 	}
 	cut := map[string]glovebox.Cut{}
-	d := s.Decision
-	d.Rule, d.Reason, d.Fix = beginning(d.Rule, stringBytes), beginning(d.Reason, textBytes), beginning(d.Fix, textBytes)
-	who := s.Principal
+	who, d := s.Principal, s.Decision
 	who.Name = beginning(who.Name, stringBytes)
-	b := startBody{
-		Version: bodyVersion, Kind: kind, Run: s.ID, Time: now, Principal: who, Lang: beginning(s.Lang, stringBytes),
+	p := payload{
 		Argv: firsts(cut, "argv", s.Argv), Args: firsts(cut, "args", s.Args), EnvNames: firsts(cut, "env_names", s.EnvNames),
 		Inputs: bounded(cut, "inputs", s.Inputs, listItems, func(in glovebox.InputRecord) glovebox.InputRecord {
 			in.Name = beginning(in.Name, stringBytes)
 			return in
 		}),
-		Decision: d, Image: beginning(s.Image, stringBytes), Cut: cut, Owner: t.self, Error: shown(refusal),
-		CodeBytes: int64(len(s.Code)),
+		Decision: &sentences{beginning(d.Reason, textBytes), beginning(d.Fix, textBytes)}, Cut: cut, Error: shown(refusal),
 	}
+	d.Rule, d.Reason, d.Fix = beginning(d.Rule, stringBytes), "", ""
+	k := skeleton{Kind: kind, Run: s.ID, Time: t.now(), Principal: &who, Lang: beginning(s.Lang, stringBytes),
+		CodeBytes: int64(len(s.Code)), Decision: &d, Image: beginning(s.Image, stringBytes), Owner: &t.self, Error: bare(p.Error)}
 	if len(s.Code) > 0 {
 		sum := sha256.Sum256(s.Code)
-		b.CodeSHA256 = hex.EncodeToString(sum[:])
+		p.CodeSHA256 = hex.EncodeToString(sum[:])
 		if kept := s.Code[:min(len(s.Code), codeBytes)]; utf8.Valid(s.Code) {
-			b.Code = beginning(string(s.Code[:min(len(s.Code), codeBytes+utf8.UTFMax)]), codeBytes)
+			p.Code = beginning(string(s.Code[:min(len(s.Code), codeBytes+utf8.UTFMax)]), codeBytes)
 		} else {
-			b.CodeBase64 = kept
+			p.CodeBase64 = kept
 		}
 	}
-	return seal(kind, now, b)
+	return seal(k, &p)
 }
 
-func (t *Trace) endRecord(id string, res *glovebox.Result, failure *glovebox.Error, state string) (*record, error) {
-	now := t.now().UTC().Round(0)
-	b := endBody{Version: bodyVersion, Kind: kindEnd, Run: id, Time: now, State: state, Error: shown(failure)}
-	if res != nil {
-		b.Cut = map[string]glovebox.Cut{}
-		b.Result = boundedResult(b.Cut, *res)
+func (t *Trace) endRecord(e End, state string, outputs []keptOutput) (*record, error) {
+	p := payload{Error: shown(e.Err), Kept: listKept(outputs, nil)}
+	k := skeleton{Kind: kindEnd, Run: e.ID, Time: t.now(), State: state, Error: bare(p.Error)}
+	if e.Result != nil {
+		p.Cut = map[string]glovebox.Cut{}
+		p.Kept = listKept(outputs, e.Result.Artifacts)
+		k.Result, p.Result = split(*boundedResult(p.Cut, *e.Result))
 	}
-	return seal(kindEnd, now, b)
+	return seal(k, &p)
+}
+
+// split parts a result into what stays and what can be erased.
+func split(res glovebox.Result) (*glovebox.Result, *resultTexts) {
+	texts := &resultTexts{res.Reason, res.Stdout, res.Stderr, res.Artifacts, res.Skipped, res.Egress}
+	res.Reason, res.Stdout, res.Stderr = "", "", ""
+	res.Artifacts, res.Skipped, res.Egress = []glovebox.Artifact{}, []glovebox.Skipped{}, []glovebox.EgressFlow{}
+	return &res, texts
+}
+
+// bare is an error without its sentences.
+func bare(e *glovebox.ErrorShown) *glovebox.ErrorShown {
+	if e == nil {
+		return nil
+	}
+	return &glovebox.ErrorShown{Code: e.Code}
+}
+
+// seal spells a record and binds its payload to it, if it has one: by a hash over a salt of its own, so that an erased
+// payload cannot be guessed from what stays.
+func seal(k skeleton, p *payload) (*record, error) {
+	var err error
+	r := &record{}
+	k.Version, k.Time = bodyVersion, k.Time.UTC().Round(0)
+	if p != nil {
+		if r.body, err = canonical(p); err != nil {
+			return nil, err
+		}
+		r.salt = make([]byte, saltBytes)
+		_, _ = rand.Read(r.salt) // never fails: it ends the program instead
+		k.Payload = commitment(r.salt, r.body)
+	}
+	r.skeleton = k
+	r.leaf, err = canonical(k)
+	return r, err
+}
+
+// commitment is what a skeleton says of its payload.
+func commitment(salt, body []byte) string {
+	h := sha256.New()
+	h.Write(salt)
+	h.Write(body)
+	return hex.EncodeToString(h.Sum(nil))
 }
 
 // boundedResult is res as a record keeps it. Trace is left out, since it is made of the record's own hash.
@@ -201,14 +275,6 @@ func shown(e *glovebox.Error) *glovebox.ErrorShown {
 		return nil
 	}
 	return &glovebox.ErrorShown{Code: e.Code, Message: beginning(e.Public, textBytes), Fix: beginning(e.Fix, textBytes)}
-}
-
-func seal(kind string, now time.Time, body any) (*record, error) {
-	b, err := canonical(body)
-	if err != nil {
-		return nil, err
-	}
-	return &record{kind: kind, time: now, body: b, sum: sha256.Sum256(b)}, nil
 }
 
 // canonical spells v as JSON in one way: fields in the order of the type, names of maps sorted, one line. Every character

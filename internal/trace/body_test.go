@@ -31,12 +31,12 @@ func TestRecordsAreOneLineOfJSON(t *testing.T) { // AU-01, AU-03
 	if len(kinds) != 2 {
 		t.Errorf("two actions made the records %v", kinds)
 	}
-	for _, body := range all {
+	for n, body := range all {
 		if i := bytes.IndexFunc(body, func(r rune) bool { return r < ' ' || r > '~' }); i >= 0 {
 			t.Errorf("a body holds %q", body[i:min(len(body), i+8)])
 		}
 		var v map[string]any
-		if err := json.Unmarshal(body, &v); err != nil || v["run"] != s.ID {
+		if err := json.Unmarshal(body, &v); err != nil || n < len(kinds) && v["run"] != s.ID {
 			t.Errorf("a body does not read back: %v, %q", err, v["run"])
 		}
 	}

@@ -18,6 +18,10 @@ func Explain(op string, err error) error {
 	if errors.As(err, &known) {
 		return known
 	}
+	if errors.Is(err, errBroken) {
+		return &glovebox.Error{Code: glovebox.CodeUnavailable, Op: op, Err: err, Fix: fixBroken,
+			Public: "the trace is not available, so nothing is run: its log does not hold, somebody changed it"}
+	}
 	var e *store.Error
 	if !errors.As(err, &e) {
 		return glovebox.Internal(op, err)
@@ -26,21 +30,29 @@ func Explain(op string, err error) error {
 		Public: "the trace is not available, so nothing is run: " + faults[e.Fault]}
 }
 
+const fixBroken = "`glovebox trace verify` names the first record that does not hold; restore the data_dir from a backup, " +
+	"or set data_dir to a new folder and keep the old one to read"
+
 // notRecorded makes the error of an end that did not get to the disk. Something has run by then, so that it is neither a
-// refusal nor a matter of the data_dir alone: it is internal, whatever is wrong, with what mends it. An *[glovebox.Error]
-// passes unchanged; it is nil for a nil err.
+// refusal nor a matter of the data_dir alone: it is internal, whatever is wrong, with what mends it. What is said about the
+// run itself (it has an end, there is none of its id) passes unchanged; it is nil for a nil err.
 func notRecorded(op string, err error) error {
 	if err == nil {
 		return nil
 	}
 	var known *glovebox.Error
-	if errors.As(err, &known) {
+	if errors.As(err, &known) && known.Code != glovebox.CodeUnavailable {
 		return known
 	}
 	failure := &glovebox.Error{Code: glovebox.CodeInternal, Op: op, Err: err, Public: "the run's end could not be recorded",
 		Fix: "run `glovebox doctor`; the engine's log names the cause"}
 	var e *store.Error
-	if errors.As(err, &e) {
+	switch {
+	case known != nil:
+		failure.Public, failure.Fix = failure.Public+": "+known.Public, known.Fix
+	case errors.Is(err, errBroken):
+		failure.Public, failure.Fix = failure.Public+": the log of the trace does not hold, somebody changed it", fixBroken
+	case errors.As(err, &e):
 		failure.Public, failure.Fix = failure.Public+": "+faults[e.Fault], e.Fix
 	}
 	return failure

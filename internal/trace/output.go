@@ -4,9 +4,13 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
+	"slices"
+	"strings"
 
 	"glovebox"
 )
@@ -74,19 +78,78 @@ func (t *Trace) known(sha string, err error) (int64, string, error) {
 	return info.Size(), sha, nil
 }
 
-// checkArtifacts says which artifact was not kept, so that no record names what is not there.
-func (t *Trace) checkArtifacts(res *glovebox.Result) error {
-	if res == nil {
-		return nil
+// keptList is what a run left beside its record: the rows of outputs and artifacts.
+type keptList struct {
+	Outputs []keptRef `json:"outputs,omitempty"`
+	// Artifacts is how many there are, ArtifactsSHA256 of their JSON lines in the order of their paths.
+	Artifacts       int64  `json:"artifacts,omitempty"`
+	ArtifactsSHA256 string `json:"artifacts_sha256,omitempty"`
+}
+
+type keptRef struct {
+	Stream string `json:"stream"`
+	Bytes  int64  `json:"bytes"`
+	SHA256 string `json:"sha256"`
+}
+
+func listKept(outputs []keptOutput, artifacts []glovebox.Artifact) *keptList {
+	l := &keptList{}
+	for _, o := range outputs {
+		l.Outputs = append(l.Outputs, keptRef{o.stream, o.bytes, o.sha})
 	}
-	for _, a := range res.Artifacts {
-		n, _, err := t.known(a.SHA256, fs.ErrNotExist)
-		if err == nil && n != a.Bytes {
-			err = fmt.Errorf("%d bytes are kept, %d are named", n, a.Bytes)
+	if len(artifacts) == 0 {
+		return l
+	}
+	artifacts = slices.Clone(artifacts)
+	slices.SortFunc(artifacts, func(a, b glovebox.Artifact) int { return strings.Compare(a.Path, b.Path) })
+	h := sha256.New()
+	for _, a := range artifacts {
+		hashArtifact(h, a)
+	}
+	l.Artifacts, l.ArtifactsSHA256 = int64(len(artifacts)), hex.EncodeToString(h.Sum(nil))
+	return l
+}
+
+func hashArtifact(h io.Writer, a glovebox.Artifact) {
+	line, err := json.Marshal(a)
+	if err != nil { // plain strings and numbers always marshal
+		panic(err)
+	}
+	h.Write(append(line, '\n'))
+}
+
+// keptBytes is how much a run left beside its record.
+func keptBytes(outputs []keptOutput, artifacts []glovebox.Artifact) (n int64) {
+	for _, o := range outputs {
+		n += o.bytes
+	}
+	for _, a := range artifacts {
+		n += a.Bytes
+	}
+	return n
+}
+
+// checkKept says what was not kept, so that no record names what is not there.
+func (t *Trace) checkKept(outputs []keptOutput, artifacts []glovebox.Artifact) error {
+	for _, o := range outputs {
+		if o.data == nil {
+			if err := t.checkBlob(o.sha, o.bytes); err != nil {
+				return fmt.Errorf("%s: %w", o.stream, err)
+			}
 		}
-		if err != nil {
+	}
+	for _, a := range artifacts {
+		if err := t.checkBlob(a.SHA256, a.Bytes); err != nil {
 			return fmt.Errorf("artifact %q: %w", beginning(a.Path, 256), err)
 		}
 	}
 	return nil
+}
+
+func (t *Trace) checkBlob(sha string, bytes int64) error {
+	n, _, err := t.known(sha, fs.ErrNotExist)
+	if err == nil && n != bytes {
+		err = fmt.Errorf("%d bytes are kept, %d are named", n, bytes)
+	}
+	return err
 }

@@ -94,7 +94,7 @@ const closeTogether = 100 // runs of one transaction
 func (t *Trace) interrupt(ctx context.Context, ids []string, failure *glovebox.Error) (closed int, err error) {
 	records := make([]*record, len(ids))
 	for i, id := range ids {
-		if records[i], err = t.endRecord(id, nil, failure, "interrupted"); err != nil {
+		if records[i], err = t.endRecord(End{ID: id, Err: failure}, "interrupted", nil); err != nil {
 			return 0, err
 		}
 	}
@@ -106,7 +106,7 @@ func (t *Trace) interrupt(ctx context.Context, ids []string, failure *glovebox.E
 			case state != "running":
 				continue
 			}
-			if err := closeRun(ctx, tx, id, "interrupted", "", records[i]); err != nil {
+			if err := t.closeRun(ctx, tx, records[i], 0); err != nil {
 				return err
 			}
 			closed++

@@ -12,10 +12,14 @@ import (
 func TestAppendingLooksAtNoOtherRecord(t *testing.T) {
 	tr := newTrace(t, t.TempDir())
 	for statement, walks := range map[string]int{
-		// The table of sequence numbers, which has one row, and what RETURNING returns.
-		"INSERT INTO records (run, kind, time_ns, body, sha256) VALUES ('r', 'run.end', 1, x'00', x'00') RETURNING seq": 2,
-		"UPDATE runs SET state = 'ended' WHERE id = 'r' AND state = 'running'":                                          0,
-		"SELECT state FROM runs WHERE id = 'r' AND tenant = 't'":                                                        0,
+		"INSERT INTO records (seq, run, kind, time_ns, skeleton, root, signature) VALUES (9, 'r', 'run.end', 1, x'00', x'00', x'00')": 0,
+		"INSERT INTO payloads (seq, salt, body) VALUES (9, x'00', x'00')":                                                             0,
+		"INSERT INTO hashes (id, hash) VALUES (9, x'00')":                                                                             0,
+		"UPDATE log SET size = 9, bytes = 9 WHERE id = 1":                                                                             0,
+		"SELECT l.size, l.bytes, r.root, r.signature FROM log l LEFT JOIN records r ON r.seq = l.size WHERE l.id = 1":                 0,
+		"SELECT h.id, h.hash FROM json_each('[1,2]') j CROSS JOIN hashes h ON h.id = j.value":                                         0,
+		"UPDATE runs SET state = 'ended' WHERE id = 'r' AND state = 'running'":                                                        0,
+		"SELECT state FROM runs WHERE id = 'r' AND tenant = 't'":                                                                      0,
 	} {
 		steps, found := 0, 0
 		err := tr.store.View(t.Context(), func(tx *store.Tx) error {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -41,11 +42,11 @@ func play(role, name, dir string) (err error) {
 		return err
 	}
 	defer s.Close()
-	tr, err := New(Config{Store: s})
+	ctx := context.Background()
+	tr, err := New(ctx, Config{Store: s, Key: filepath.Join(dir, "trace.key")})
 	if err != nil {
 		return err
 	}
-	ctx := context.Background()
 	for i := 0; i < runsEach || role == "start"; i++ {
 		id := fmt.Sprintf("run_%s_%d", name, i)
 		if _, err := tr.Start(ctx, someStart(id)); err != nil {
@@ -73,6 +74,44 @@ func process(t *testing.T, role, name, dir string) *exec.Cmd {
 	cmd.Env = append(os.Environ(), roleEnv+"="+role+" "+name+" "+dir)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	return cmd
+}
+
+// killable is a process that starts runs until it is killed.
+type killable struct {
+	*exec.Cmd
+	lines *bufio.Scanner
+}
+
+func startKillable(t *testing.T, name, dir string) *killable {
+	t.Helper()
+	cmd := process(t, "start", name, dir)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return &killable{cmd, bufio.NewScanner(out)}
+}
+
+// killAfter kills it when it has started n runs and returns all that it started.
+func (k *killable) killAfter(t *testing.T, n int) (started []string) {
+	t.Helper()
+	for k.lines.Scan() {
+		if !strings.HasPrefix(k.lines.Text(), "run_") {
+			t.Fatalf("it says %q", k.lines.Text())
+		}
+		if started = append(started, k.lines.Text()); len(started) == n {
+			if err := k.Process.Kill(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := k.Wait(); err == nil {
+		t.Fatal("the process was not killed")
+	}
+	return started
 }
 
 func TestManyProcessesOnOneFolder(t *testing.T) {
@@ -108,29 +147,7 @@ func TestAKilledWriterLosesNothing(t *testing.T) {
 	dir := t.TempDir()
 	var acknowledged []string
 	for round := range 4 {
-		cmd := process(t, "start", fmt.Sprint("r", round), dir)
-		out, err := cmd.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		lines := bufio.NewScanner(out)
-		for n := 0; lines.Scan(); n++ {
-			if !strings.HasPrefix(lines.Text(), "run_") {
-				t.Fatalf("it says %q", lines.Text())
-			}
-			acknowledged = append(acknowledged, lines.Text())
-			if n == 20+13*round {
-				if err := cmd.Process.Kill(); err != nil {
-					t.Fatal(err)
-				}
-			}
-		}
-		if err := cmd.Wait(); err == nil {
-			t.Fatal("the process was not killed")
-		}
+		acknowledged = append(acknowledged, startKillable(t, fmt.Sprint("r", round), dir).killAfter(t, 21+13*round)...)
 	}
 	tr := newTrace(t, dir)
 	for _, id := range acknowledged {
@@ -151,6 +168,7 @@ func TestAKilledWriterLosesNothing(t *testing.T) {
 			t.Fatalf("%s is %s with error %+v", id, rec.State, rec.Error)
 		}
 	}
+	mustHold(t, tr)
 	if n, err := tr.Interrupted(t.Context()); n != 0 || err != nil {
 		t.Errorf("a second time %d runs were closed; error %v", n, err)
 	}

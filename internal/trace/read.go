@@ -1,14 +1,14 @@
 package trace
 
 import (
+	"cmp"
 	"context"
-	"crypto/sha256"
 	"database/sql"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"time"
 
 	"glovebox"
 	"glovebox/internal/store"
@@ -21,13 +21,17 @@ const (
 	pieceMost   = 16 << 20 // bytes of one piece of output
 )
 
-const selectRuns = `SELECT r.id, r.tenant, r.state, r.started_ns, r.ended_ns, r.start_seq, r.end_seq,
-	a.body, a.sha256, b.body, b.sha256 FROM runs r JOIN records a ON a.seq = r.start_seq
-	LEFT JOIN records b ON b.seq = r.end_seq AND r.end_seq > r.start_seq `
+const selectRuns = `SELECT r.id, r.tenant, r.state, r.erased_ns, r.start_seq, r.end_seq,
+	a.skeleton, ap.salt, ap.body, b.skeleton, b.root, b.signature, bp.salt, bp.body
+	FROM runs r JOIN records a ON a.seq = r.start_seq LEFT JOIN payloads ap ON ap.seq = a.seq
+	LEFT JOIN records b ON b.seq = r.end_seq AND r.end_seq > r.start_seq LEFT JOIN payloads bp ON bp.seq = b.seq `
 
 // Get returns the record of one run. A run of another tenant is not found, as if it did not exist.
 func (t *Trace) Get(ctx context.Context, tenant, id string) (*glovebox.Record, error) {
 	var rec *glovebox.Record
+	if err := t.adopt(ctx); err != nil {
+		return nil, Explain("read record", err)
+	}
 	err := t.store.View(ctx, func(tx *store.Tx) error {
 		var err error
 		rec, err = scanRecord(tx.QueryRow(ctx, selectRuns+"WHERE r.id = ? AND r.tenant = ?", id, tenant))
@@ -49,6 +53,9 @@ func (t *Trace) List(ctx context.Context, tenant string, q glovebox.TraceQuery) 
 		return nil, glovebox.Errorf(glovebox.CodeInvalid, fmt.Sprintf("ask for 1 to %d records", listMost),
 			"%d is no number of records", q.Limit)
 	}
+	if err := t.adopt(ctx); err != nil {
+		return nil, Explain("list records", err)
+	}
 	list := []glovebox.Record{}
 	err := t.store.View(ctx, func(tx *store.Tx) error {
 		where, args := "WHERE r.tenant = ?", []any{tenant}
@@ -62,6 +69,14 @@ func (t *Trace) List(ctx context.Context, tenant string, q glovebox.TraceQuery) 
 		}
 		if q.Status != "" {
 			where, args = where+" AND r.status = ?", append(args, string(q.Status))
+		}
+		for _, bound := range []struct {
+			clause string
+			at     time.Time
+		}{{" AND r.started_ns >= ?", q.Since}, {" AND r.started_ns < ?", q.Until}} {
+			if !bound.at.IsZero() {
+				where, args = where+bound.clause, append(args, bound.at.UnixNano())
+			}
 		}
 		rows, err := tx.Query(ctx, selectRuns+where+" ORDER BY r.start_seq DESC LIMIT ?", append(args, q.Limit)...)
 		if err != nil {
@@ -87,62 +102,123 @@ func (t *Trace) List(ctx context.Context, tenant string, q glovebox.TraceQuery) 
 	return list, nil
 }
 
-// scanRecord puts a run's records together, after checking each against its hash and its run.
+// scanRecord puts a run's records together, after checking each payload against its skeleton.
 func scanRecord(row interface{ Scan(...any) error }) (*glovebox.Record, error) {
 	var id, tenant, state string
-	var startedNS, endedNS, startSeq, endSeq int64
-	var first, firstSum, last, lastSum []byte
-	err := row.Scan(&id, &tenant, &state, &startedNS, &endedNS, &startSeq, &endSeq, &first, &firstSum, &last, &lastSum)
+	var erasedNS, startSeq, endSeq int64
+	var first, last stored
+	err := row.Scan(&id, &tenant, &state, &erasedNS, &startSeq, &endSeq, &first.skeleton, &first.salt, &first.body,
+		&last.skeleton, &last.root, &last.signature, &last.salt, &last.body)
 	if err != nil {
 		return nil, err
 	}
-	var start startBody
-	if err := open(first, firstSum, &start); err != nil {
-		return nil, fmt.Errorf("record %d: %w", startSeq, err)
+	first.seq, first.run, first.erased = startSeq, id, erasedNS != 0
+	last.seq, last.run, last.erased = endSeq, id, erasedNS != 0
+	k, p, err := first.open()
+	if err != nil {
+		return nil, err
 	}
-	if start.Run != id || start.Principal.Tenant != tenant {
-		return nil, fmt.Errorf("record %d is not of the run that names it", startSeq)
+	if k.Principal == nil || k.Decision == nil || k.Principal.Tenant != tenant {
+		return nil, first.altered(errors.New("it is no start of a run of its tenant"))
 	}
 	rec := &glovebox.Record{
-		ID: id, State: state, Started: start.Time, Principal: start.Principal, Lang: start.Lang, Argv: start.Argv,
-		Args: start.Args, Code: glovebox.Untrusted(start.Code), CodeBytes: start.CodeBytes, CodeSHA256: start.CodeSHA256,
-		EnvNames: start.EnvNames, Inputs: start.Inputs, Decision: start.Decision, Image: start.Image, Cut: start.Cut,
-		StartSeq: startSeq, Error: start.Error,
+		ID: id, State: state, Started: k.Time, Principal: *k.Principal, Lang: k.Lang, Argv: p.Argv, Args: p.Args,
+		Code: glovebox.Untrusted(p.Code), CodeBytes: k.CodeBytes, CodeSHA256: p.CodeSHA256, EnvNames: p.EnvNames,
+		Inputs: p.Inputs, Decision: *k.Decision, Image: k.Image, Cut: p.Cut, StartSeq: startSeq, Error: cmp.Or(p.Error, k.Error),
 	}
-	if start.CodeBase64 != nil {
-		rec.Code = glovebox.Untrusted(start.CodeBase64)
+	if p.CodeBase64 != nil {
+		rec.Code = glovebox.Untrusted(p.CodeBase64)
+	}
+	if p.Decision != nil {
+		rec.Decision.Reason, rec.Decision.Fix = p.Decision.Reason, p.Decision.Fix
+	}
+	if first.erased {
+		rec.Erased = time.Unix(0, erasedNS).UTC()
 	}
 	if state == "refused" {
-		rec.Ended = start.Time
+		rec.Ended = k.Time
 	}
-	if last == nil {
+	if last.skeleton == nil {
 		return rec, nil
 	}
-	var end endBody
-	if err := open(last, lastSum, &end); err != nil {
-		return nil, fmt.Errorf("record %d: %w", endSeq, err)
+	return rec, last.finish(rec)
+}
+
+// finish adds an end to the record of its run.
+func (s *stored) finish(rec *glovebox.Record) error {
+	k, p, err := s.open()
+	if err != nil {
+		return err
 	}
-	if end.Run != id {
-		return nil, fmt.Errorf("record %d is not of the run that names it", endSeq)
-	}
-	rec.Ended, rec.Result, rec.Error = end.Time, end.Result, end.Error
+	rec.Ended, rec.Result, rec.Error = k.Time, k.Result, cmp.Or(p.Error, k.Error)
 	if rec.Result != nil {
-		rec.Result.Trace = glovebox.TraceRef{Seq: endSeq, Hash: hex.EncodeToString(lastSum)}
+		h := head{size: s.seq, signature: string(s.signature)}
+		copy(h.root[:], s.root)
+		rec.Result.Trace = h.ref()
+		if t := p.Result; t != nil {
+			r := rec.Result
+			r.Reason, r.Stdout, r.Stderr = t.Reason, t.Stdout, t.Stderr
+			r.Artifacts, r.Skipped, r.Egress = t.Artifacts, t.Skipped, t.Egress
+		}
 	}
-	for name, c := range end.Cut {
+	for name, c := range p.Cut {
 		if rec.Cut == nil {
 			rec.Cut = map[string]glovebox.Cut{}
 		}
 		rec.Cut[name] = c
 	}
-	return rec, nil
+	return nil
 }
 
-func open(body, sum []byte, into any) error {
-	if got := sha256.Sum256(body); string(got[:]) != string(sum) {
-		return errors.New("its body is not what its hash was made of")
+// stored is a record as it lies in the database.
+type stored struct {
+	seq                  int64
+	run                  string
+	erased               bool
+	skeleton, salt, body []byte
+	root, signature      []byte
+}
+
+// altered is that a record is not what it was.
+func (s *stored) altered(err error) error {
+	return &glovebox.Error{Code: glovebox.CodeInternal, Op: "read record", Err: err,
+		Public: fmt.Sprintf("record %d of the trace was changed after it was written", s.seq), Fix: fixAltered}
+}
+
+const fixAltered = "`glovebox trace verify` names all that does not hold; a backup of the data_dir has what was there"
+
+// open reads a record. The payload is empty when it was erased.
+func (s *stored) open() (k skeleton, p payload, err error) {
+	if err := json.Unmarshal(s.skeleton, &k); err != nil {
+		return k, p, s.altered(err)
 	}
-	return json.Unmarshal(body, into)
+	if k.Run != s.run {
+		return k, p, s.altered(errors.New("it is not of the run that names it"))
+	}
+	if s.body == nil && (s.erased || k.Payload == "") {
+		return k, p, nil
+	}
+	if s.body == nil || commitment(s.salt, s.body) != k.Payload {
+		return k, p, s.altered(errors.New("its payload is not what it was sealed with"))
+	}
+	if err := p.read(s.body); err != nil {
+		return k, p, s.altered(err)
+	}
+	return k, p, nil
+}
+
+// read reads a body, in either form.
+func (p *payload) read(body []byte) error {
+	if err := json.Unmarshal(body, p); err != nil {
+		return err
+	}
+	if p.Found == nil {
+		return nil
+	}
+	found, kept := p.Found, p.Kept
+	err := json.Unmarshal(found, p)
+	p.Found, p.Kept = found, kept
+	return err
 }
 
 // Output reads a piece of what a run printed, exactly as it was kept. The piece is shorter than limit only at the end.
@@ -159,6 +235,9 @@ func (t *Trace) Output(ctx context.Context, tenant, id, stream string, offset, l
 	var sha string
 	var piece []byte
 	var small bool
+	if err := t.adopt(ctx); err != nil {
+		return nil, Explain("read output", err)
+	}
 	err := t.store.View(ctx, func(tx *store.Tx) error {
 		if err := ended(ctx, tx, tenant, id); err != nil {
 			return err
@@ -233,12 +312,16 @@ func (t *Trace) OpenArtifact(ctx context.Context, tenant, id, path string) (io.R
 // ended says why there is nothing to read of a run: it is not the tenant's, or it is not over.
 func ended(ctx context.Context, tx *store.Tx, tenant, id string) error {
 	var state string
-	err := tx.QueryRow(ctx, "SELECT state FROM runs WHERE id = ? AND tenant = ?", id, tenant).Scan(&state)
-	if err != nil {
+	var erased int64
+	err := tx.QueryRow(ctx, "SELECT state, erased_ns FROM runs WHERE id = ? AND tenant = ?", id, tenant).Scan(&state, &erased)
+	switch {
+	case err != nil:
 		return orNoRun(id, err)
-	}
-	if state == "running" {
+	case state == "running":
 		return glovebox.Errorf(glovebox.CodeConflict, "wait until it has ended", "the run is still running")
+	case erased != 0:
+		return glovebox.Errorf(glovebox.CodeNotFound, "keep more with trace.retention or trace.data_limit in the configuration",
+			"what the run left was erased by retention on %s", time.Unix(0, erased).UTC().Format(time.DateTime))
 	}
 	return nil
 }

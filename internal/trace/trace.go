@@ -1,8 +1,10 @@
 // Package trace is the durable record of what ran: who asked, what was decided, what was started and how it ended.
 //
-// A record is a row that is never changed or removed. Its body is JSON in one spelling, and its hash is the SHA-256 of the
-// body, so that the rows can become the leaves of a log that proves them. Bodies are bounded whatever a run holds: what is
-// too large is kept as its beginning with its length and hash. They hold names, never values, of what may be secret.
+// A record is a leaf of a Merkle log (golang.org/x/mod/sumdb/tlog): a skeleton that is never changed or removed and a
+// payload that retention can erase, bound to it by a salted hash. After each record the head of the tree is signed. The
+// log's hashes and the head are written in the transaction of the record, so that there are no gaps, whichever process dies
+// when. Bodies are bounded whatever a run holds: what is too large is kept as its beginning with its length and hash. They
+// hold names, never values, of what may be secret.
 //
 // Start, Refused and End return when the record is on the disk. Calls that come together share one sync of the disk.
 package trace
@@ -11,9 +13,10 @@ import (
 	"context"
 	"crypto/rand"
 	"database/sql"
-	"encoding/hex"
 	"errors"
 	"fmt"
+	"io/fs"
+	"sync/atomic"
 	"time"
 
 	"glovebox"
@@ -24,6 +27,12 @@ import (
 type Config struct {
 	// Store keeps the records. It stays the caller's and must be open while the Trace is used.
 	Store *store.Store
+	// Key is the path of the file of the key that signs. It is made, mode 0600, when it is missing and nothing was signed yet.
+	Key string
+	// Heads says where signed tree heads go besides the store.
+	Heads Heads
+	// Retention says what is erased when; see Retain.
+	Retention Retention
 	// Now tells the time; nil means time.Now.
 	Now func() time.Time
 }
@@ -32,15 +41,22 @@ type Config struct {
 // errors are *[glovebox.Error]: unavailable when the record cannot be written, with what mends it. Those of End are
 // internal, since something has run by then.
 type Trace struct {
-	store *store.Store
-	now   func() time.Time
-	self  owner
+	store     *store.Store
+	keys      keys
+	heads     publisher
+	retention Retention
+	now       func() time.Time
+	self      owner
+	blobRest  time.Duration
+	adopted   atomic.Bool
+	last      atomic.Pointer[head] // signed by this process on top of what it had checked
 }
 
-// New makes a Trace. It writes nothing.
-func New(cfg Config) (*Trace, error) {
-	if cfg.Store == nil {
-		return nil, errors.New("new trace: no store was given")
+// New makes a Trace. It makes the key when there is none and nothing was signed yet. A key that cannot be used is told by
+// the first write, and by Ready; what is there can be read without it. The caller closes the Trace before the store.
+func New(ctx context.Context, cfg Config) (*Trace, error) {
+	if cfg.Store == nil || cfg.Key == "" {
+		return nil, errors.New("new trace: no store or no key was named")
 	}
 	if cfg.Now == nil {
 		cfg.Now = time.Now
@@ -49,8 +65,40 @@ func New(cfg Config) (*Trace, error) {
 	if err != nil {
 		return nil, fmt.Errorf("new trace: %w", err)
 	}
-	return &Trace{store: cfg.Store, now: cfg.Now, self: self}, nil
+	t := &Trace{store: cfg.Store, keys: keys{path: cfg.Key}, heads: publisher{to: cfg.Heads, now: cfg.Now},
+		retention: cfg.Retention, now: cfg.Now, self: self, blobRest: blobRest}
+	if _, err := t.keys.get(); !errors.Is(err, fs.ErrNotExist) {
+		return t, nil // what is wrong with a key is told by whoever needs it
+	}
+	var size int64
+	err = t.store.View(ctx, func(tx *store.Tx) error {
+		return tx.QueryRow(ctx, "SELECT size FROM log WHERE id = 1").Scan(&size)
+	})
+	if err == nil && size == 0 {
+		err = t.keys.make()
+	}
+	if err != nil && !errors.Is(err, sql.ErrNoRows) && !isKnown(err) {
+		return nil, err
+	}
+	return t, nil
 }
+
+func isKnown(err error) bool {
+	var known *glovebox.Error
+	return errors.As(err, &known)
+}
+
+// Ready says why nothing can be recorded.
+func (t *Trace) Ready() error {
+	_, err := t.keys.get()
+	if err == nil {
+		err = t.heads.ready()
+	}
+	return Explain("look at the trace", err)
+}
+
+// Close closes where heads go.
+func (t *Trace) Close() error { return t.heads.close() }
 
 // NewID makes the id of a run: unique, hard to guess and, over milliseconds, in the order of now.
 func NewID(now time.Time) string {
@@ -81,27 +129,36 @@ type Start struct {
 	Image     string
 }
 
-// Start records that a run begins and returns the number of the record, once it is on the disk: only then may the code be
-// released. A run that was started already is a conflict. ctx ends the wait for a turn; an outcome is waited for.
+// Start records that a run begins and returns the number of the record, once it is on the disk and its head is where heads
+// go: only then may the code be released. A run that was started already is a conflict. ctx ends the wait for a turn; an
+// outcome is waited for.
 func (t *Trace) Start(ctx context.Context, s Start) (int64, error) {
 	rec, err := t.startRecord(kindStart, s, nil)
 	if err != nil {
+		return 0, Explain("record start", err)
+	}
+	if err := t.heads.ready(); err != nil {
 		return 0, Explain("record start", err)
 	}
 	err = t.store.Update(ctx, func(ctx context.Context, tx *store.Tx) error {
 		if err := fresh(ctx, tx, s.ID); err != nil {
 			return err
 		}
-		if err := rec.insert(ctx, tx, s.ID); err != nil {
+		if err := t.append(ctx, tx, rec, 0); err != nil {
 			return err
 		}
 		_, err := tx.Exec(ctx, `INSERT INTO runs (id, tenant, state, started_ns, start_seq, owner_pid, owner_start, owner_boot)
 			VALUES (?, ?, 'running', ?, ?, ?, ?, ?)`,
-			s.ID, s.Principal.Tenant, rec.time.UnixNano(), rec.seq, t.self.PID, t.self.Start, t.self.Boot)
+			s.ID, s.Principal.Tenant, rec.skeleton.Time.UnixNano(), rec.seq, t.self.PID, t.self.Start, t.self.Boot)
 		return err
 	})
 	if err != nil {
 		return 0, Explain("record start", err)
+	}
+	if err := t.heads.publish(rec.head); err != nil {
+		// It begins no more; its end is recorded as far as can be.
+		_, _ = t.End(context.WithoutCancel(ctx), End{ID: s.ID, Err: err})
+		return 0, err
 	}
 	return rec.seq, nil
 }
@@ -117,14 +174,17 @@ func (t *Trace) Refused(ctx context.Context, s Start, refusal *glovebox.Error) (
 		if err := fresh(ctx, tx, s.ID); err != nil {
 			return err
 		}
-		if err := rec.insert(ctx, tx, s.ID); err != nil {
+		if err := t.append(ctx, tx, rec, 0); err != nil {
 			return err
 		}
+		ns := rec.skeleton.Time.UnixNano()
 		_, err := tx.Exec(ctx, `INSERT INTO runs (id, tenant, state, started_ns, ended_ns, start_seq, end_seq)
-			VALUES (?, ?, 'refused', ?, ?, ?, ?)`,
-			s.ID, s.Principal.Tenant, rec.time.UnixNano(), rec.time.UnixNano(), rec.seq, rec.seq)
+			VALUES (?, ?, 'refused', ?, ?, ?, ?)`, s.ID, s.Principal.Tenant, ns, ns, rec.seq, rec.seq)
 		return err
 	})
+	if err == nil {
+		t.heads.late(rec.head)
+	}
 	return rec.ref(err), Explain("record refusal", err)
 }
 
@@ -152,47 +212,55 @@ func (t *Trace) End(ctx context.Context, e End) (glovebox.TraceRef, error) {
 	if (e.Result == nil) == (e.Err == nil) {
 		return glovebox.TraceRef{}, notRecorded("record end", errors.New("an end is a result or an error, one of them"))
 	}
-	if err := t.checkArtifacts(e.Result); err != nil {
-		return glovebox.TraceRef{}, notRecorded("record artifacts", err)
-	}
 	outputs, err := t.keepOutputs(e)
 	if err != nil {
 		return glovebox.TraceRef{}, notRecorded("keep output", err)
 	}
-	rec, err := t.endRecord(e.ID, e.Result, e.Err, "ended")
+	rec, err := t.endRecord(e, "ended", outputs)
 	if err != nil {
 		return glovebox.TraceRef{}, notRecorded("record end", err)
 	}
-	var status glovebox.Status
 	var artifacts []glovebox.Artifact
 	if e.Result != nil {
-		status, artifacts = e.Result.Status, e.Result.Artifacts
+		artifacts = e.Result.Artifacts
 	}
 	err = t.store.Update(ctx, func(ctx context.Context, tx *store.Tx) error {
-		if err := closeRun(ctx, tx, e.ID, "ended", string(status), rec); err != nil {
+		// Here, since retention removes blobs within a transaction.
+		if err := t.checkKept(outputs, artifacts); err != nil {
 			return err
 		}
-		for _, o := range outputs {
-			_, err := tx.Exec(ctx, `INSERT INTO outputs (run, stream, bytes, sha256, data) VALUES (?, ?, ?, ?, ?)`,
-				e.ID, o.stream, o.bytes, o.sha, o.data)
-			if err != nil {
-				return err
-			}
+		if err := t.closeRun(ctx, tx, rec, keptBytes(outputs, artifacts)); err != nil {
+			return err
 		}
-		for _, a := range artifacts {
-			_, err := tx.Exec(ctx, `INSERT INTO artifacts (run, path, sha256, bytes, media_type) VALUES (?, ?, ?, ?, ?)`,
-				e.ID, a.Path, a.SHA256, a.Bytes, a.MediaType)
-			if err != nil {
-				return err
-			}
-		}
-		return nil
+		return insertKept(ctx, tx, e.ID, outputs, artifacts)
 	})
+	if err == nil {
+		t.heads.late(rec.head)
+	}
 	return rec.ref(err), notRecorded("record end", err)
 }
 
-// closeRun inserts the end record of a run that is running and marks the run.
-func closeRun(ctx context.Context, tx *store.Tx, id, state, status string, rec *record) error {
+func insertKept(ctx context.Context, tx *store.Tx, id string, outputs []keptOutput, artifacts []glovebox.Artifact) error {
+	for _, o := range outputs {
+		_, err := tx.Exec(ctx, `INSERT INTO outputs (run, stream, bytes, sha256, data) VALUES (?, ?, ?, ?, ?)`,
+			id, o.stream, o.bytes, o.sha, o.data)
+		if err != nil {
+			return err
+		}
+	}
+	for _, a := range artifacts {
+		_, err := tx.Exec(ctx, `INSERT INTO artifacts (run, path, sha256, bytes, media_type) VALUES (?, ?, ?, ?, ?)`,
+			id, a.Path, a.SHA256, a.Bytes, a.MediaType)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// closeRun appends the end record of a run that is running and marks the run.
+func (t *Trace) closeRun(ctx context.Context, tx *store.Tx, rec *record, beside int64) error {
+	id := rec.skeleton.Run
 	was, err := stateOf(ctx, tx, id)
 	switch {
 	case err != nil:
@@ -203,12 +271,20 @@ func closeRun(ctx context.Context, tx *store.Tx, id, state, status string, rec *
 		return glovebox.Errorf(glovebox.CodeConflict, "read how it ended with `glovebox trace show "+beginning(id, 64)+"`",
 			"the run %q has its end already: it is %s", beginning(id, 64), was)
 	}
-	if err := rec.insert(ctx, tx, id); err != nil {
+	if err := t.append(ctx, tx, rec, beside); err != nil {
 		return err
 	}
 	_, err = tx.Exec(ctx, "UPDATE runs SET state = ?, status = ?, ended_ns = ?, end_seq = ? WHERE id = ?",
-		state, status, rec.time.UnixNano(), rec.seq, id)
+		rec.skeleton.State, rec.skeleton.status(), rec.skeleton.Time.UnixNano(), rec.seq, id)
 	return err
+}
+
+// status is how the program of an end ended, empty when Glovebox failed.
+func (k *skeleton) status() string {
+	if k.Result == nil {
+		return ""
+	}
+	return string(k.Result.Status)
 }
 
 // stateOf is the state of a run, empty when there is no such run.
@@ -234,24 +310,3 @@ func fresh(ctx context.Context, tx *store.Tx, id string) error {
 // Artifacts is where artifacts are kept while they are collected. They must be on the disk, by its Commit, before an end
 // names them.
 func (t *Trace) Artifacts() *store.Batch { return t.store.NewBatch() }
-
-// record is one row.
-type record struct {
-	kind string
-	time time.Time
-	body []byte
-	sum  [32]byte
-	seq  int64 // once inserted
-}
-
-func (r *record) insert(ctx context.Context, tx *store.Tx, run string) error {
-	return tx.QueryRow(ctx, `INSERT INTO records (run, kind, time_ns, body, sha256) VALUES (?, ?, ?, ?, ?) RETURNING seq`,
-		run, r.kind, r.time.UnixNano(), r.body, r.sum[:]).Scan(&r.seq)
-}
-
-func (r *record) ref(err error) glovebox.TraceRef {
-	if err != nil {
-		return glovebox.TraceRef{}
-	}
-	return glovebox.TraceRef{Seq: r.seq, Hash: hex.EncodeToString(r.sum[:])}
-}

@@ -226,6 +226,7 @@ func (e *Exec) fields(c *codec) {
 	c.flag(&e.BornIn)
 	integer(c, &e.CgroupFiles)
 	list(c, &e.CPUs, func(n *int) { integer(c, n) })
+	c.flag(&e.Freezer)
 	c.flag(&e.Stdin)
 }
 

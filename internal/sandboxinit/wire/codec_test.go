@@ -22,7 +22,7 @@ func messages() map[string]Message {
 		"ready": {Ready: &Ready{LandlockABI: 7, Queue: "128"}},
 		"exec": {Exec: &Exec{
 			Argv: [][]byte{[]byte("sh"), {}, {0xff, '\n'}}, Env: [][]byte{[]byte("A=b")}, Dir: "/workspace", HasCode: true,
-			CodeName: "main.py", BornIn: true, CgroupFiles: 5, CPUs: []int{0, 300}, Stdin: true,
+			CodeName: "main.py", BornIn: true, CgroupFiles: 5, CPUs: []int{0, 300}, Freezer: true, Stdin: true,
 		}},
 		"started": {Started: &Started{
 			Status: "Name:\tsh\n", Mounts: "1 2\n", UIDMap: "0 1 1\n", Namespaces: []string{"a", "b"}, Interfaces: []string{"lo"},

@@ -74,7 +74,9 @@ type Ready struct {
 }
 
 // Exec starts the program. Descriptors: the code (if HasCode), then the folder of a version 2 control group for the child to
-// be born in (if BornIn), then CgroupFiles files of version 1 groups that the child writes "0" to in order to join.
+// be born in (if BornIn), then CgroupFiles files of version 1 groups that the child writes "0" to in order to join, then the
+// state of their freezer (if Freezer). A driver that freezes may die before it thaws, and in a frozen group nothing dies:
+// init thaws it when the lifeline closes.
 type Exec struct {
 	Argv        [][]byte
 	Env         [][]byte
@@ -84,7 +86,8 @@ type Exec struct {
 	BornIn      bool
 	CgroupFiles int
 	CPUs        []int // those to be kept to by affinity; none: all that the control groups leave
-	Stdin       bool  // make a pipe for standard input; else it is empty
+	Freezer     bool
+	Stdin       bool // make a pipe for standard input; else it is empty
 }
 
 // Started says that the program's process stands at the gate, one execve away from the program, with everything in force.
@@ -124,9 +127,43 @@ type Failed struct {
 	Detail string
 }
 
-// EndlessLimits are the resource limits of a process that a program must not have beside those of its run: address space,
-// CPU time, data and size of a file. They are constants in all but form.
-var EndlessLimits = [...]uintptr{unix.RLIMIT_AS, unix.RLIMIT_CPU, unix.RLIMIT_DATA, unix.RLIMIT_FSIZE}
+// Rlimit is a resource limit of a process (getrlimit(2)) that a program is started with.
+type Rlimit struct {
+	What       uintptr
+	Soft, Hard uint64
+}
+
+// Under is the limit as it can be set beneath the hard limit that the process has: a lower one stays.
+//
+//go:norace
+//go:nosplit
+func (r *Rlimit) Under(hard uint64) (soft, most uint64) {
+	most = min(r.Hard, hard)
+	return min(r.Soft, most), most
+}
+
+// ProgramLimits are the resource limits of a program besides that of its descriptors. What the caller's shell limits for
+// itself is not the program's limit: where a hard limit of the caller stands against what a run is granted, the driver
+// refuses to start. They are constants in all but form.
+var ProgramLimits = [...]Rlimit{
+	// What a run bounds for the whole tree.
+	{unix.RLIMIT_AS, unix.RLIM_INFINITY, unix.RLIM_INFINITY},
+	{unix.RLIMIT_CPU, unix.RLIM_INFINITY, unix.RLIM_INFINITY},
+	{unix.RLIMIT_DATA, unix.RLIM_INFINITY, unix.RLIM_INFINITY},
+	{unix.RLIMIT_FSIZE, unix.RLIM_INFINITY, unix.RLIM_INFINITY},
+	{unix.RLIMIT_NPROC, unix.RLIM_INFINITY, unix.RLIM_INFINITY},
+	// 1 and not 0: where the host pipes cores into a program of its own, 1 is the only limit that it heeds (core(5)).
+	{unix.RLIMIT_CORE, 1, 1},
+	// What the kernel counts per user it counts for whoever made the user namespace too.
+	{unix.RLIMIT_SIGPENDING, 1024, 1024},
+	{unix.RLIMIT_MSGQUEUE, 0, 0},
+	// The kernel's own defaults; what is locked counts as the run's memory as well.
+	{unix.RLIMIT_STACK, 8 << 20, unix.RLIM_INFINITY},
+	{unix.RLIMIT_MEMLOCK, 8 << 20, 8 << 20},
+	// No better priority than others, no real-time scheduling.
+	{unix.RLIMIT_NICE, 0, 0},
+	{unix.RLIMIT_RTPRIO, 0, 0},
+}
 
 // ControlFD is the descriptor on which init finds its control socket.
 const ControlFD = 3
