@@ -295,7 +295,7 @@ func TestWhatHoldsIsTold(t *testing.T) {
 		if left, _ := filepath.Glob(filepath.Join(dir, "*glovebox*")); left != nil && dir != "/dev/shm" {
 			t.Errorf("left behind: %q", left)
 		}
-		if left, _ := filepath.Glob(filepath.Join(dir, ".glovebox-canary-*")); left != nil {
+		if left, _ := filepath.Glob(filepath.Join(dir, ".glovebox-planted-*")); left != nil {
 			t.Errorf("left behind: %q", left)
 		}
 	}
@@ -306,7 +306,7 @@ func TestWhatHoldsIsTold(t *testing.T) {
 
 // planted is the file that the battery planted in the fence's folder.
 func (f *fence) planted() string {
-	found, _ := filepath.Glob(filepath.Join(f.folder, ".glovebox-canary-*"))
+	found, _ := filepath.Glob(filepath.Join(f.folder, ".glovebox-planted-*"))
 	return found[0]
 }
 
@@ -339,7 +339,7 @@ func TestEveryProgramIsWatched(t *testing.T) {
 		"the environment in a reason": func(_ *fence, c *trial) { c.res.Reason = os.Getenv("GLOVEBOX_CANARY_SECRET_ACCESS_KEY") },
 		"a changed file":              func(f *fence, _ *trial) { os.Chmod(f.planted(), 0o600+os.FileMode(f.runs%8)) },
 		"a visitor": func(*fence, *trial) {
-			doors, _ := filepath.Glob(filepath.Join(os.Getenv("TMPDIR"), "glovebox-attack-*", "door.sock"))
+			doors, _ := filepath.Glob(filepath.Join(os.Getenv("TMPDIR"), "glovebox-battery-*", "door.sock"))
 			visit("unix", doors[0])
 		},
 		"a survivor":      func(_ *fence, c *trial) { c.stays = true },

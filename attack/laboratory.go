@@ -42,7 +42,7 @@ type segment struct{ key, id int }
 
 // makeLaboratory plants. On error nothing is left.
 func makeLaboratory(cfg Config) (_ *laboratory, err error) {
-	l := &laboratory{cfg: cfg, name: ".glovebox-canary-" + strings.ToLower(rand.Text()[:10])}
+	l := &laboratory{cfg: cfg, name: ".glovebox-planted-" + strings.ToLower(rand.Text()[:10])}
 	defer func() {
 		if err != nil {
 			err = glovebox.Internal("plant what programs are to find", l.close(err))
@@ -55,7 +55,7 @@ func makeLaboratory(cfg Config) (_ *laboratory, err error) {
 	if len(base) > 60 { // the path of a unix socket has at most 107 bytes
 		base = "/tmp"
 	}
-	if l.dir, err = os.MkdirTemp(base, "glovebox-attack-"); err != nil {
+	if l.dir, err = os.MkdirTemp(base, "glovebox-battery-"); err != nil {
 		return nil, err
 	}
 	l.undo = append(l.undo, func() error { return os.RemoveAll(l.dir) })
@@ -88,6 +88,14 @@ func (l *laboratory) close(err error) error {
 	return err
 }
 
+// remove takes a file back. One that is gone was told of as changed.
+func remove(path string) error {
+	if err := os.Remove(path); !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
 func (l *laboratory) plantFiles() error {
 	for i, dir := range append([]string{l.dir}, l.cfg.Folders...) {
 		path := filepath.Join(dir, l.name)
@@ -102,7 +110,7 @@ func (l *laboratory) plantFiles() error {
 			return err
 		}
 		l.files = append(l.files, path)
-		l.undo = append(l.undo, func() error { return os.Remove(path) })
+		l.undo = append(l.undo, func() error { return remove(path) })
 	}
 	l.input = filepath.Join(l.dir, "input")
 	if err := os.WriteFile(l.input, []byte("as it was"), 0o666); err != nil {
@@ -160,7 +168,7 @@ func (l *laboratory) plantShared() error {
 	path := filepath.Join("/dev/shm", l.name)
 	if os.WriteFile(path, []byte(l.secret("/dev/shm")), 0o644) == nil {
 		l.files = append(l.files, path)
-		l.undo = append(l.undo, func() error { return os.Remove(path) })
+		l.undo = append(l.undo, func() error { return remove(path) })
 	}
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"glovebox"
+	"glovebox/internal/kernelfile"
 )
 
 // Doctor implements glovebox.Admin. It is ready when a request that says nothing about itself would be run: its rung is
@@ -51,6 +53,7 @@ func (e *Engine) Doctor(ctx context.Context) (*glovebox.Report, error) {
 	}
 	r.Controls = append(r.Controls, part(d.Grant.Isolation, "image", imageErr), part(d.Grant.Isolation, "data_dir", recordErr),
 		budget)
+	r.Controls = append(r.Controls, e.roomControls(d.Grant)...)
 	r.Ready = d.Allow && !slices.ContainsFunc(r.Controls, func(c glovebox.Control) bool {
 		return c.Isolation == d.Grant.Isolation && c.Required && !c.Available
 	})
@@ -71,6 +74,55 @@ func (e *Engine) budget(limit glovebox.Size) (string, error) {
 		return "", glovebox.Internal("read the memory in use", err)
 	}
 	return fmt.Sprintf("%v for all runs together, %v of it taken", a.Budget(), taken), nil
+}
+
+// roomControls compare what is free now with what a run may use that says nothing of it. Nothing is refused for lack of it,
+// which may be over by the time of a run, and nobody else tells.
+func (e *Engine) roomControls(g glovebox.Grant) []glovebox.Control {
+	memory, disk, err := e.free()
+	if err != nil {
+		failed := part(g.Isolation, "free memory and disk", glovebox.Internal("read what is free", err))
+		failed.Required = false
+		return []glovebox.Control{failed}
+	}
+	room := func(name string, free, want glovebox.Size, fix string) glovebox.Control {
+		c := glovebox.Control{Isolation: g.Isolation, Name: name, Available: free >= want, Detail: free.String()}
+		if !c.Available {
+			c.Detail, c.Fix = fmt.Sprintf("%v, and a run may use %v unless it says otherwise", free, want), fix
+		}
+		return c
+	}
+	return []glovebox.Control{
+		room("free memory", memory, g.Limits.Memory,
+			fmt.Sprintf("end other programs, or set policy.limits.default.memory in glovebox.yaml to %v or less",
+				memory/glovebox.MiB*glovebox.MiB)),
+		room("free disk", disk, g.Limits.Disk+g.Limits.Output,
+			"make room on the file system of data_dir, or set data_dir to a folder of another"),
+	}
+}
+
+// freeRoom is the memory of the machine that programs can have without others losing theirs, and what is left to this user
+// on the file system of the data_dir, or of the nearest folder above it that there is.
+func (e *Engine) freeRoom() (memory, disk glovebox.Size, err error) {
+	text, err := kernelfile.Read("/proc/meminfo")
+	if err != nil {
+		return 0, 0, err
+	}
+	_, rest, ok := strings.Cut(text, "MemAvailable:")
+	var kib int64
+	if _, err := fmt.Sscan(rest, &kib); err != nil || !ok {
+		return 0, 0, errors.New("the kernel does not tell how much memory is available")
+	}
+	var fs unix.Statfs_t
+	for dir := e.cfg.DataDir; ; dir = filepath.Dir(dir) {
+		if err = unix.Statfs(dir, &fs); err == nil || !errors.Is(err, unix.ENOENT) || dir == "/" {
+			break
+		}
+	}
+	if err != nil {
+		return 0, 0, err
+	}
+	return glovebox.Size(kib << 10), glovebox.Size(int64(fs.Bavail) * fs.Bsize), nil
 }
 
 // readRecord says why the trace cannot be used, also where it opens and what is in it cannot be read, or nothing can be

@@ -80,6 +80,7 @@ type Engine struct {
 	image   func() (Image, error)
 	memory  func() (*admission.Admission, error)
 	runs    string // the folder of the folders of live runs
+	free    func() (memory, disk glovebox.Size, err error)
 
 	opened chan struct{} // closed when store, trace and failed are set
 	store  *store.Store
@@ -151,6 +152,7 @@ func New(cfg Config) (*Engine, error) {
 	if e.policy, err = policy.New(cfg.Policy); err != nil {
 		return nil, err
 	}
+	e.free = e.freeRoom
 	e.life, e.leaving = context.WithCancelCause(context.Background())
 	e.busy.Go(e.open)
 	// So that both are known by the time a run asks, which is told what is wrong.

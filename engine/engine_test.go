@@ -429,37 +429,6 @@ func TestLogHoldsNothingOfTheProgram(t *testing.T) {
 	}
 }
 
-func TestDoctor(t *testing.T) {
-	missing := []glovebox.Control{{Isolation: glovebox.IsolationProcess, Name: "seccomp", Required: true, Fix: "do it"}}
-	for name, fake := range map[string]*drivertest.Fake{"ready": {}, "not ready": {Missing: missing}} {
-		e := newEngine(t, fake, t.TempDir())
-		r, err := e.Doctor(t.Context())
-		if err != nil || r.Ready != (name == "ready") || len(r.Images) != 1 {
-			t.Errorf("%s: report %+v, error %v", name, r, err)
-		}
-	}
-}
-
-// TestDoctorReadsTheTrace: a record that opens and cannot be read is told by the report itself.
-func TestDoctorReadsTheTrace(t *testing.T) {
-	e := newEngine(t, &drivertest.Fake{}, t.TempDir())
-	if _, err := e.record(); err != nil {
-		t.Fatal(err)
-	}
-	if err := e.store.Close(); err != nil {
-		t.Fatal(err)
-	}
-	r, err := e.Doctor(t.Context())
-	if err != nil || r.Ready {
-		t.Fatalf("report %+v, error %v, want not ready", r, err)
-	}
-	for _, c := range r.Controls {
-		if c.Name == "data_dir" && (c.Available || c.Fix == "") {
-			t.Errorf("data_dir = %+v", c)
-		}
-	}
-}
-
 func TestNewRefuses(t *testing.T) {
 	fake := &drivertest.Fake{}
 	for name, cfg := range map[string]Config{

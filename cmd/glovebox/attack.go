@@ -98,15 +98,18 @@ func (a *app) attack(cfg attack.Config) (err error) {
 	}
 	r, err := attack.Run(ctx, cfg)
 	wipe()
-	if r == nil || err != nil && ctx.Err() == nil {
+	switch {
+	case r == nil, a.json && err != nil && ctx.Err() == nil:
 		return err
+	case ctx.Err() != nil:
+		err = nil // the report says so
 	}
 	a.exit = attackExit(ctx, r)
 	if a.json {
 		return writeJSON(a.out, r)
 	}
 	showAttacks(ctx, a.out, r)
-	return nil
+	return err
 }
 
 func attackExit(ctx context.Context, r *attack.Report) int {

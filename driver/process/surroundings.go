@@ -108,8 +108,8 @@ func (s surroundings) spawn(err error) error {
 func (s surroundings) step(name string, errno unix.Errno, err error) error {
 	switch refused := errno == unix.EPERM || errno == unix.EACCES; {
 	case name == "mount proc" && errno == unix.EPERM && s.covered():
-		return refusal{"a sandbox may not have a /proc of its own: parts of the /proc that is here are covered, as containers have it",
-			maskedFix}.error("build sandbox", err)
+		return refusal{"a sandbox may not have a /proc of its own: parts of the /proc that is here are covered, as containers " +
+			"have it", maskedFix}.error("build sandbox", err)
 	case refused || errno == unix.ENOSYS && s.filtered():
 		return s.rights("the sandbox could not "+name).error("build sandbox", err)
 	}
@@ -131,7 +131,8 @@ func (s surroundings) covered() bool {
 	return false
 }
 
-// unmapped says why ids of the pool cannot be had, or nothing: whoever is root in a user namespace has the ids in its map alone.
+// unmapped says why ids of the pool cannot be had, or nothing: whoever is root in a user namespace has the ids in its map
+// alone.
 func (s surroundings) unmapped(pool IDPool) *refusal {
 	text, err := os.ReadFile(filepath.Join(s.proc, "self/uid_map"))
 	if err != nil {
@@ -150,10 +151,11 @@ func (s surroundings) unmapped(pool IDPool) *refusal {
 			best = IDPool{uint32(first), uint32(min(inside+count-first, 1<<16))}
 		}
 	}
-	r := &refusal{"this root is one of a user namespace, as in a rootless container, and has no ids to give to sandboxes",
+	r := &refusal{"this root is one of a user namespace, as in a rootless container, and has no ids to give",
 		"run glovebox as an ordinary user there, or start the container with more than 65536 ids (docker run --userns=host)"}
 	if best.Count >= blockSize {
-		r.public = fmt.Sprintf("this root is one of a user namespace, and the ids %d:%d are not in its map", pool.Start, pool.Count)
+		r.public = fmt.Sprintf("this root is one of a user namespace, and the ids %d:%d are not in its map", pool.Start,
+			pool.Count)
 		r.fix = fmt.Sprintf("set drivers.process.uid_pool: \"%d:%d\" in glovebox.yaml", best.Start, best.Count)
 	}
 	return r

@@ -158,7 +158,8 @@ func (h *Host) fixOf(err error, parent string) string {
 // fix is what gives this user a parent to work in.
 func (h *Host) fix(parent string) string {
 	if os.Geteuid() == 0 {
-		return "run where the group " + parent + " is free of processes, or name another with drivers.process.cgroup in glovebox.yaml"
+		return "run where the group " + parent + " is free of processes, or name another with drivers.process.cgroup in " +
+			"glovebox.yaml"
 	}
 	if h.Mode() == "v2" {
 		return ScopeFix
@@ -168,13 +169,8 @@ func (h *Host) fix(parent string) string {
 		dirs = append(dirs, p.dir+parent)
 	}
 	list := strings.Join(dirs, " ")
-	fix := fmt.Sprintf("sudo mkdir -p %s && ", list)
-	if p, ok := h.places["cpuset"]; ok && !p.v2 {
-		for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
-			fix += fmt.Sprintf("sudo cp %s %s && ", filepath.Join(p.dir, file), filepath.Join(p.dir+parent, file))
-		}
-	}
-	return fix + fmt.Sprintf("sudo chown -R %d:%d %s", os.Geteuid(), os.Getegid(), list)
+	// What a cpuset starts without is filled in by whoever makes the first group in it.
+	return fmt.Sprintf("sudo mkdir -p %s && sudo chown -R %d:%d %s", list, os.Geteuid(), os.Getegid(), list)
 }
 
 // complete fails unless there is everything that no run goes without.
