@@ -102,8 +102,6 @@ part swap-on swap
 part swap-cgroup root_tests cgroup
 part scope-run as_tester "before='$scope'; $run"
 part scope-doctor as_tester "$scope /mnt/glovebox doctor"
-part scope-process as_tester "cd /mnt/process && TMPDIR=/home/tester GLOVEBOX_TEST_INIT=/mnt/glovebox-init \
-	$scope /mnt/process.test -test.v -test.run 'TestConformance|TestKeptToItsCPUs'"
 part user-run as_tester "before=; $run"
 part user-doctor as_tester '/mnt/glovebox doctor'
 part user-process as_tester "cd /mnt/process && TMPDIR=/home/tester GLOVEBOX_TEST_INIT=/mnt/glovebox-init \
