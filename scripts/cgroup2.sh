@@ -16,10 +16,7 @@ fail() { echo "cgroup2.sh: $*" >&2; exit 1; }
 for tool in apt-get dpkg-deb mke2fs go; do
 	PATH="$PATH:/usr/sbin:/sbin" command -v $tool >/dev/null 2>&1 || fail "needs $tool (a Debian machine with Go)"
 done
-if [ "$(id -u)" != 0 ]; then
-	command -v fakeroot >/dev/null 2>&1 || fail "run it as root or install fakeroot: the guest's files must be root's"
-	[ -n "${FAKEROOTKEY:-}" ] || exec fakeroot "$0" "$@"
-fi
+[ "$(id -u)" = 0 ] || fail "run it as root: the files of the guest must be root's"
 PATH=$PATH:/usr/sbin:/sbin
 mkdir -p "$cache"
 
@@ -56,7 +53,7 @@ if [ ! -e "$cache/kernel/boot/vmlinuz-$version" ]; then
 	(cd "$cache/kernel" && apt-get -qq -o APT::Sandbox::User= download "$kernel" >&2 && dpkg-deb -x ./*.deb . && rm ./*.deb)
 fi
 
-# The guest: pid 1 is systemd; an account "tester" with subordinate ids; swap, so that its limits mean something.
+# The guest: pid 1 is systemd; an account "tester" with subordinate ids.
 root=$cache/root
 unpack "$root" systemd systemd-sysv dbus dbus-user-session libpam-systemd libpam-modules libpam-runtime python3 uidmap \
 	e2fsprogs util-linux kmod procps coreutils findutils grep sed gawk bash dash passwd login base-files
