@@ -134,7 +134,8 @@ func (d *Driver) findGroups(ctx context.Context) (*cgroup.Host, error) {
 	}
 	if d.cfg.Cgroup == "" && !host.Delegated() {
 		if host.Bounded() {
-			return nil, glovebox.Errorf(glovebox.CodeUnavailable, "set Delegate=yes where the limit is set (systemd-run -p Delegate=yes …)",
+			return nil, glovebox.Errorf(glovebox.CodeUnavailable,
+				"set Delegate=yes where the limit is set (systemd-run -p Delegate=yes …)",
 				"glovebox's own control group has a limit and is not its own to divide")
 		}
 		err := userscope.Enter(ctx)
