@@ -53,7 +53,8 @@ type Trace struct {
 }
 
 // New makes a Trace. It makes the key when there is none and nothing was signed yet. A key that cannot be used is told by
-// the first write, and by Ready; what is there can be read without it. The caller closes the Trace before the store.
+// the first write, and by Ready; what is there can be read without it. It claims in the store that this process lives: from
+// then on nobody takes its runs for interrupted. The caller closes the Trace before the store.
 func New(ctx context.Context, cfg Config) (*Trace, error) {
 	if cfg.Store == nil || cfg.Key == "" {
 		return nil, errors.New("new trace: no store or no key was named")
@@ -63,6 +64,9 @@ func New(ctx context.Context, cfg Config) (*Trace, error) {
 	}
 	self, err := thisProcess()
 	if err != nil {
+		return nil, fmt.Errorf("new trace: %w", err)
+	}
+	if err := cfg.Store.Claim(self.name()); err != nil {
 		return nil, fmt.Errorf("new trace: %w", err)
 	}
 	t := &Trace{store: cfg.Store, keys: keys{path: cfg.Key}, heads: publisher{to: cfg.Heads, now: cfg.Now},
