@@ -92,6 +92,15 @@ func inUse(cgroup string) (sum int64, groups int) {
 	return sum, groups
 }
 
+func removeGroups(t *testing.T, cgroup string) {
+	tops, _ := filepath.Glob("/sys/fs/cgroup/*" + cgroup)
+	for _, top := range append(tops, "/sys/fs/cgroup"+cgroup) {
+		if err := os.Remove(top); err != nil && !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("left over: %v", err)
+		}
+	}
+}
+
 // TestCrowd: twenty callers of four processes share a budget for three runs. The kernel's own groups never have more at once,
 // and everybody is served.
 func TestCrowd(t *testing.T) {
@@ -101,14 +110,7 @@ func TestCrowd(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir, cgroup := t.TempDir(), fmt.Sprintf("/glovebox-crowd-%d", os.Getpid())
-	t.Cleanup(func() {
-		tops, _ := filepath.Glob("/sys/fs/cgroup/*" + cgroup)
-		for _, top := range append(tops, "/sys/fs/cgroup"+cgroup) {
-			if err := os.Remove(top); err != nil && !errors.Is(err, os.ErrNotExist) {
-				t.Errorf("left over: %v", err)
-			}
-		}
-	})
+	t.Cleanup(func() { removeGroups(t, cgroup) })
 	var all sync.WaitGroup
 	var mu sync.Mutex
 	served, waited := 0, 0

@@ -3,6 +3,7 @@ package trace
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"os"
@@ -14,9 +15,10 @@ import (
 	"glovebox/internal/store"
 )
 
-// owner is the process that answers for a run: Start keeps a number that is used again from being taken for the same
-// process; Boot is this start of the machine and the namespace in which the number counts. It claims its name in the store
-// for as long as it lives, which is what others go by: what /proc says they may not see, or of another machine.
+// owner is the Trace that answers for a run. Start keeps the number of a process that is used again from being taken for the
+// same; Boot is this start of the machine, the namespace in which the number counts, and a word that tells the Traces of a
+// process apart. An owner claims its name in the store for as long as its store is open, which is what others go by: what
+// /proc says they may not see, or it is of another machine.
 type owner struct {
 	PID   int    `json:"pid"`
 	Start uint64 `json:"start"` // in ticks since the machine started
@@ -26,7 +28,7 @@ type owner struct {
 // name is what an owner claims.
 func (o owner) name() string { return fmt.Sprintf("owner %d %d %s", o.PID, o.Start, o.Boot) }
 
-func thisProcess() (owner, error) {
+func newOwner() (owner, error) {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		return owner{}, err
@@ -48,7 +50,7 @@ func thisProcess() (owner, error) {
 	if err != nil {
 		return owner{}, err
 	}
-	return owner{PID: os.Getpid(), Start: start, Boot: strings.TrimSpace(string(boot)) + " " + namespace}, nil
+	return owner{PID: os.Getpid(), Start: start, Boot: strings.TrimSpace(string(boot)) + " " + namespace + " " + rand.Text()}, nil
 }
 
 // gone reports whether a run's owner is certainly no more: nobody claims its name.

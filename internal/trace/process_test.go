@@ -222,6 +222,7 @@ func TestLivingOwnersAreLeftAlone(t *testing.T) {
 func TestGone(t *testing.T) {
 	dir := t.TempDir()
 	tr := newTrace(t, dir)
+	second := newTrace(t, dir)
 	boot, _, _ := strings.Cut(tr.self.Boot, " ")
 	other, err := store.Open(store.Config{Dir: dir})
 	if err != nil {
@@ -237,7 +238,8 @@ func TestGone(t *testing.T) {
 		owner owner
 		want  bool
 	}{
-		{"this process", tr.self, false},
+		{"this trace", tr.self, false},
+		{"another of this process", second.self, false},
 		{"another of its number", owner{tr.self.PID, tr.self.Start + 1, tr.self.Boot}, true},
 		{"no such number", owner{1 << 30, tr.self.Start, tr.self.Boot}, true},
 		{"another namespace", owner{tr.self.PID, tr.self.Start, boot + " pid:[1]"}, true},
@@ -252,6 +254,12 @@ func TestGone(t *testing.T) {
 	}
 	if got, err := tr.gone(far); !got || err != nil {
 		t.Errorf("one that lived: gone is %v (%v)", got, err)
+	}
+	if err := second.store.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := tr.gone(second.self); !got || err != nil {
+		t.Errorf("one of this process that was closed: gone is %v (%v)", got, err)
 	}
 	if err := tr.store.Close(); err != nil {
 		t.Fatal(err)

@@ -53,8 +53,8 @@ type Trace struct {
 }
 
 // New makes a Trace. It makes the key when there is none and nothing was signed yet. A key that cannot be used is told by
-// the first write, and by Ready; what is there can be read without it. It claims in the store that this process lives: from
-// then on nobody takes its runs for interrupted. The caller closes the Trace before the store.
+// the first write, and by Ready; what is there can be read without it. It claims in the store that it lives: until the store
+// is closed nobody takes its runs for interrupted. The caller closes the Trace before the store.
 func New(ctx context.Context, cfg Config) (*Trace, error) {
 	if cfg.Store == nil || cfg.Key == "" {
 		return nil, errors.New("new trace: no store or no key was named")
@@ -62,7 +62,7 @@ func New(ctx context.Context, cfg Config) (*Trace, error) {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	self, err := thisProcess()
+	self, err := newOwner()
 	if err != nil {
 		return nil, fmt.Errorf("new trace: %w", err)
 	}
