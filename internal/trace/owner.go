@@ -50,7 +50,8 @@ func newOwner() (owner, error) {
 	if err != nil {
 		return owner{}, err
 	}
-	return owner{PID: os.Getpid(), Start: start, Boot: strings.TrimSpace(string(boot)) + " " + namespace + " " + rand.Text()}, nil
+	life := strings.TrimSpace(string(boot)) + " " + namespace + " " + rand.Text()
+	return owner{PID: os.Getpid(), Start: start, Boot: life}, nil
 }
 
 // gone reports whether a run's owner is certainly no more: nobody claims its name.
