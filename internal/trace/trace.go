@@ -56,7 +56,8 @@ type Trace struct {
 }
 
 // New makes a Trace. It makes the key when there is none and nothing was signed yet. A key that cannot be used is told by
-// the first write, and by Ready; what is there can be read without it. The caller closes the Trace before the store.
+// the first write, and by Ready; what is there can be read without it. It claims in the store that it lives: until the store
+// is closed nobody takes its runs for interrupted. The caller closes the Trace before the store.
 func New(ctx context.Context, cfg Config) (*Trace, error) {
 	if cfg.Store == nil || cfg.Key == "" {
 		return nil, errors.New("new trace: no store or no key was named")
@@ -67,8 +68,11 @@ func New(ctx context.Context, cfg Config) (*Trace, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	self, err := thisProcess()
+	self, err := newOwner()
 	if err != nil {
+		return nil, fmt.Errorf("new trace: %w", err)
+	}
+	if err := cfg.Store.Claim(self.name()); err != nil {
 		return nil, fmt.Errorf("new trace: %w", err)
 	}
 	t := &Trace{store: cfg.Store, keys: keys{path: cfg.Key}, heads: publisher{to: cfg.Heads, now: cfg.Now, log: cfg.Log},
