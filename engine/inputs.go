@@ -334,6 +334,10 @@ func unreadable(name string, err error) error {
 		return &glovebox.Error{Code: glovebox.CodeDenied, Op: "open input", Err: err,
 			Public: fmt.Sprintf("input %q leads out of its input root", name),
 			Fix:    "name a file beneath the root, not a link out of it"}
+	case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE):
+		return &glovebox.Error{Code: glovebox.CodeExhausted, Op: "open input", Err: err,
+			Public: fmt.Sprintf("input %q could not be opened: no more files may be open at a time", name),
+			Fix:    "run less at a time, or raise the limit where glovebox is started (ulimit -n)"}
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		why = "it holds nothing yet and does not end"
 	case errors.Is(err, fs.ErrNotExist):

@@ -17,6 +17,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"golang.org/x/sys/unix"
+
 	"glovebox"
 	"glovebox/policy"
 )
@@ -288,4 +290,14 @@ func TestSweepWhileMaking(t *testing.T) {
 	}
 	close(done)
 	sweeping.Wait()
+}
+
+// TestNoDescriptorsForInputs: what Glovebox itself lacks is not said to be wrong with the input.
+func TestNoDescriptorsForInputs(t *testing.T) {
+	for errno, want := range map[error]glovebox.Code{unix.EMFILE: glovebox.CodeExhausted, unix.ENFILE: glovebox.CodeExhausted,
+		unix.EACCES: glovebox.CodeInvalid} {
+		if got := codeOf(unreadable("a", &os.PathError{Op: "open", Path: "/a", Err: errno})); got != want {
+			t.Errorf("%v is %s, want %s", errno, got, want)
+		}
+	}
 }
