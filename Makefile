@@ -30,7 +30,7 @@ test: build
 
 ## test-all: test, then again under the race detector with the long attacks, then each fuzz target for a while
 test-all: test
-	@sh scripts/need.sh cc
+	@sh scripts/need.sh cc pytests
 	$(ROOT_TESTS) GLOVEBOX_TEST_LONG=1 CGO_ENABLED=1 go test -race -count=1 -timeout 60m ./...
 	@sh scripts/fuzz.sh 20s
 

@@ -104,9 +104,17 @@ type Artifact struct {
 
 // Skipped is something in /outputs that was not kept, and why.
 type Skipped struct {
-	Path   string `json:"path"` // spelt as Artifact.Path
+	Path   string `json:"path"` // spelt as Artifact.Path; empty for what stands for many
 	Reason string `json:"reason"`
+	Fault  string `json:"fault"` // whose doing it is: FaultProgram, FaultCaller or FaultGlovebox
 }
+
+// Whose doing it is that something was not kept.
+const (
+	FaultProgram  = "program"  // a link, a special file, more than its limits
+	FaultCaller   = "caller"   // who cancelled
+	FaultGlovebox = "glovebox" // or the machine's: what was asked for was not delivered
+)
 
 // EgressFlow is one decision of the gateway.
 type EgressFlow struct {

@@ -202,8 +202,8 @@ func TestTidyModules(t *testing.T) {
 		"golang.org/x/net":                    {"internal/seccomp/compile"},
 		// System calls are wanted wherever files, groups or processes are handled; to wrap them all in one package would be
 		// x/sys again.
-		"golang.org/x/sys": {"attack", "cmd/glovebox", "driver/process", "engine", "internal/admission", "internal/cgroup", "internal/kernelfile",
-			"internal/lockfile", "internal/sandboxinit", "internal/sandboxinit/wire", "internal/store"},
+		"golang.org/x/sys": {"attack", "cmd/glovebox", "driver/process", "engine", "internal/admission", "internal/cgroup",
+			"internal/kernelfile", "internal/lockfile", "internal/output", "internal/sandboxinit", "internal/sandboxinit/wire", "internal/store"},
 		"modernc.org/sqlite": {"internal/store"},
 	}
 	used := map[string]bool{}

@@ -173,7 +173,7 @@ func (e *Engine) open() {
 		return
 	}
 	c := e.cfg.Trace
-	t, err := trace.New(context.WithoutCancel(e.life), trace.Config{Store: s, Key: c.Key, Now: e.cfg.Now,
+	t, err := trace.New(context.WithoutCancel(e.life), trace.Config{Store: s, Key: c.Key, Now: e.cfg.Now, Log: e.cfg.Log,
 		Heads:     trace.Heads{File: c.HeadsFile, Syslog: c.HeadsSyslog},
 		Retention: trace.Retention{Age: c.Retention, Bytes: c.DataLimit}})
 	if err != nil {

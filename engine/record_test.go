@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
 	"glovebox"
@@ -44,6 +45,74 @@ func TestEndWithoutRoom(t *testing.T) {
 	}
 	if piece, err := e.Output(t.Context(), owner, res.ID, "stderr", 0, 10); err != nil || len(piece) != 0 {
 		t.Errorf("stderr = %q (%v), want nothing", piece, err)
+	}
+}
+
+// TestOutputsWithoutRoom: outputs that cannot be kept are not the program's fault, and are said so.
+func TestOutputsWithoutRoom(t *testing.T) {
+	dir := t.TempDir()
+	fake := &drivertest.Fake{Program: func(_ context.Context, p *drivertest.Proc) driver.Exit {
+		if err := p.Leave("a", []byte("a")); err != nil {
+			t.Error(err)
+		}
+		blobs := filepath.Join(dir, "blobs")
+		if err := errors.Join(os.Rename(blobs, blobs+".gone"), os.WriteFile(blobs, nil, 0o600)); err != nil {
+			t.Error(err)
+		}
+		return driver.Exit{}
+	}}
+	e := newEngine(t, fake, dir)
+	res, err := e.Run(t.Context(), owner, glovebox.Request{Code: "x", Collect: true}, nil)
+	if err != nil || !res.OK {
+		t.Fatalf("result %+v, error %v", res, err)
+	}
+	want := []glovebox.Skipped{{Path: "a", Reason: "it could not be stored", Fault: glovebox.FaultGlovebox}}
+	if d := cmp.Diff(want, res.Skipped); d != "" || len(res.Artifacts) != 0 {
+		t.Errorf("artifacts %v, skipped (-want +got):\n%s", res.Artifacts, d)
+	}
+}
+
+// TestCancelledWhileCollecting: what is left then is said to be left, and the end is recorded once as what it was.
+func TestCancelledWhileCollecting(t *testing.T) {
+	const files = 500
+	ctx, cancel := context.WithCancel(t.Context())
+	opened := 0
+	fake := &drivertest.Fake{Program: func(_ context.Context, p *drivertest.Proc) driver.Exit {
+		for i := range files {
+			p.Leave(fmt.Sprintf("f%03d", i), []byte(fmt.Sprint(i)))
+		}
+		return driver.Exit{}
+	}, Fail: func(step string) error {
+		if step == "open" {
+			if opened++; opened == 100 {
+				cancel()
+			}
+		}
+		return nil
+	}}
+	e := newEngine(t, fake, t.TempDir())
+	res, err := e.Run(ctx, owner, glovebox.Request{Code: "x", Collect: true}, nil)
+	if err != nil || res.Status != glovebox.StatusExited || !strings.Contains(res.Reason, "cancelled while its outputs") {
+		t.Fatalf("error %v, want that the run exited and its collection was cancelled", err)
+	}
+	if n := len(res.Artifacts); n < 50 || n > 100 || len(res.Skipped) == 0 || opened > 101 {
+		t.Errorf("%d artifacts, %d skipped, %d opened", n, len(res.Skipped), opened)
+	}
+	for _, s := range res.Skipped {
+		if s.Fault != glovebox.FaultCaller {
+			t.Errorf("skipped %+v", s)
+		}
+	}
+	rec, err := e.Trace(t.Context(), owner, res.ID)
+	if err != nil || rec.State != "ended" || rec.Result.Status != res.Status || len(rec.Result.Artifacts) != len(res.Artifacts) {
+		t.Errorf("record = %+v (%v)", rec, err)
+	}
+	for _, a := range res.Artifacts {
+		f, err := e.Artifact(t.Context(), owner, res.ID, a.Path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.Close()
 	}
 }
 

@@ -12,8 +12,11 @@ import (
 	"glovebox/internal/output"
 )
 
-// collectLimit bounds the time in which /outputs is read.
-const collectLimit = 2 * time.Minute
+// The time in which /outputs is read.
+const (
+	collectLimit    = 2 * time.Minute
+	collectCanceled = 2 * time.Second // after a run that was cancelled
+)
 
 // result is what a run is told as. Everything of it is dead.
 func (r *run) result(ctx context.Context, f facts, v verdict, out output.Captured, outErr error) *glovebox.Result {
@@ -50,6 +53,11 @@ func (r *run) result(ctx context.Context, f facts, v verdict, out output.Capture
 	}
 	if r.req.Collect {
 		res.Artifacts, res.Skipped = r.collect(ctx)
+		if v.status != glovebox.StatusCanceled && slices.ContainsFunc(res.Skipped, func(s glovebox.Skipped) bool {
+			return s.Fault == glovebox.FaultCaller
+		}) {
+			remark(res, "its caller cancelled while its outputs were collected")
+		}
 	}
 	return res
 }
@@ -64,32 +72,47 @@ func remark(res *glovebox.Result, sentence string) {
 
 // withoutKept is a result of whose output nothing is kept but what it shows. It says so.
 func withoutKept(res glovebox.Result) *glovebox.Result {
-	res.Skipped = slices.Clone(res.Skipped)
-	for _, a := range res.Artifacts {
-		res.Skipped = append(res.Skipped, glovebox.Skipped{Path: a.Path, Reason: "it could not be kept"})
-	}
+	res.Skipped = append(slices.Clone(res.Skipped), lost(res.Artifacts)...)
 	res.Artifacts = []glovebox.Artifact{}
 	remark(&res, "what it left could not be kept beyond what is shown: the disk of the data_dir may be full")
 	return &res
 }
 
-// collect keeps the files of /outputs, also of a run that was cancelled. What cannot be kept is said, and costs the run
-// nothing else.
+// collect keeps the files of /outputs, also of a run that was cancelled, and stops when the caller cancels meanwhile. What
+// cannot be kept is said, and costs the run nothing else.
 func (r *run) collect(ctx context.Context) ([]glovebox.Artifact, []glovebox.Skipped) {
 	limits := r.decision.Grant.Limits
-	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), collectLimit)
+	limit, cause := collectLimit, output.ErrNoTime
+	if ctx.Err() != nil { // what the run had made until then is the caller's, who waits no longer
+		ctx, limit, cause = context.WithoutCancel(ctx), collectCanceled, context.Canceled
+	}
+	ctx, stop := context.WithTimeoutCause(ctx, limit, cause)
 	defer stop()
 	kept := r.trace.Artifacts()
 	artifacts, skipped, err := output.Collector{
 		Open:       r.box.Open,
 		NotRegular: func(err error) bool { return errors.Is(err, driver.ErrNotRegular) },
 		Store:      kept.Put,
-		Settle:     kept.Commit,
+		Settle:     kept.Settle,
 		MaxBytes:   limits.Disk, MaxFile: limits.Disk, MaxEntries: int(min(limits.Files, math.MaxInt32)),
 	}.Collect(ctx)
 	if err != nil {
 		r.cfg.Log.Error("collect outputs", "id", r.id, "err", err)
-		return []glovebox.Artifact{}, []glovebox.Skipped{{Path: ".", Reason: "the folder of outputs could not be read"}}
+		return []glovebox.Artifact{}, []glovebox.Skipped{{Path: ".", Reason: "the folder of outputs could not be read",
+			Fault: glovebox.FaultGlovebox}}
+	}
+	if err := kept.Commit(); err != nil {
+		r.cfg.Log.Error("keep outputs", "id", r.id, "err", err)
+		return []glovebox.Artifact{}, append(skipped, lost(artifacts)...)
 	}
 	return artifacts, skipped
+}
+
+// lost are artifacts that could not be kept after all.
+func lost(artifacts []glovebox.Artifact) []glovebox.Skipped {
+	list := make([]glovebox.Skipped, len(artifacts))
+	for i, a := range artifacts {
+		list[i] = glovebox.Skipped{Path: a.Path, Reason: "it could not be kept", Fault: glovebox.FaultGlovebox}
+	}
+	return list
 }

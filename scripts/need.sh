@@ -2,13 +2,15 @@
 # need.sh TOOL...: makes sure that each tool is on this machine. What is missing is installed with the system's package
 # manager when root runs this; else the exact command is printed and the exit code is 1.
 #
-# Tools: python, node (where the runtime image looks for them, not in a person's home), mke2fs, newuidmap, bwrap, cc.
+# Tools: python, node (where the runtime image looks for them, not in a person's home), mke2fs, newuidmap, bwrap, cc, pytests
+# (CPython's own tests).
 set -eu
 
 has() {
 	case $1 in
 	python) [ -x /usr/bin/python3 ] || [ -x /usr/local/bin/python3 ] ;;
 	node) [ -x /usr/bin/node ] || [ -x /usr/local/bin/node ] || [ -x /usr/bin/nodejs ] ;;
+	pytests) /usr/bin/python3 -c 'import test.libregrtest' 2>/dev/null ;;
 	mke2fs | newuidmap | bwrap | cc) PATH="$PATH:/usr/sbin:/sbin" command -v "$1" >/dev/null 2>&1 ;;
 	*) echo "need.sh: unknown tool $1" >&2; exit 2 ;;
 	esac
@@ -20,6 +22,10 @@ package() {
 	pacman:python) echo python ;;
 	*:python) echo python3 ;;
 	*:node) echo nodejs ;;
+	apt-get:pytests) echo "lib$(basename "$(readlink -f /usr/bin/python3)")-testsuite" ;;
+	dnf:pytests) echo python3-test ;;
+	apk:pytests) echo python3-tests ;;
+	*:pytests) echo python ;;
 	*:mke2fs) echo e2fsprogs ;;
 	apt-get:newuidmap) echo uidmap ;;
 	dnf:newuidmap) echo shadow-utils ;;

@@ -67,18 +67,33 @@ func (d *destination) failed(err error) error {
 		"cannot use %q for --output: %s", short(d.name), cause.Error())
 }
 
-// fill copies artifacts of a run into the folder. It stops at the first that fails.
+// fill copies artifacts of a run into the folder. It stops at the first that fails, and when ctx ends; then what it returns
+// is an *unfilled.
 func (d *destination) fill(ctx context.Context, s glovebox.Service, who glovebox.Principal, run string,
 	artifacts []glovebox.Artifact) error {
-	for _, art := range artifacts {
-		if err := ctx.Err(); err != nil {
-			return glovebox.Internal("copy the outputs", err)
+	for n, art := range artifacts {
+		err := ctx.Err()
+		if err == nil {
+			err = d.place(ctx, s, who, run, art.Path)
 		}
-		if err := d.place(ctx, s, who, run, art.Path); err != nil {
+		if err != nil && ctx.Err() != nil {
+			return &unfilled{run: run, copied: n, of: len(artifacts)}
+		}
+		if err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// unfilled is the end of a copy that was cancelled.
+type unfilled struct {
+	run        string
+	copied, of int
+}
+
+func (u *unfilled) Error() string {
+	return fmt.Sprintf("cancelled: %d of %d outputs were copied; all of them are kept with the run, %s", u.copied, u.of, u.run)
 }
 
 func (d *destination) place(ctx context.Context, s glovebox.Service, who glovebox.Principal, run, path string) error {
@@ -87,7 +102,7 @@ func (d *destination) place(ctx context.Context, s glovebox.Service, who glovebo
 		return err
 	}
 	defer r.Close()
-	if err := output.Place(d.root, path, d.overwrite, r); err != nil {
+	if err := output.Place(ctx, d.root, path, d.overwrite, r); err != nil {
 		code := glovebox.CodeInternal
 		var known *glovebox.Error
 		if errors.As(err, &known) && known.Code == glovebox.CodeConflict { // another run may have filled the folder meanwhile

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 
@@ -18,8 +19,28 @@ const (
 	exitFailed   = 125
 )
 
-// exitCode is what run and exec exit with after res.
+// exitCode is what run and exec exit with after res: a code of the program's own only where all that was asked for was
+// delivered, but for what the program itself kept from that.
 func exitCode(res *glovebox.Result) int {
+	if res.Status == glovebox.StatusCanceled {
+		return exitCanceled
+	}
+	switch {
+	case undelivered(res, glovebox.FaultGlovebox):
+		return exitFailed
+	case undelivered(res, glovebox.FaultCaller):
+		return exitCanceled
+	}
+	return endCode(res)
+}
+
+// undelivered tells whether something of /outputs was not kept through somebody's fault.
+func undelivered(res *glovebox.Result, fault string) bool {
+	return slices.ContainsFunc(res.Skipped, func(s glovebox.Skipped) bool { return s.Fault == fault })
+}
+
+// endCode is the exit code for how the program ended.
+func endCode(res *glovebox.Result) int {
 	switch res.Status {
 	case glovebox.StatusExited:
 		if res.ExitCode != nil {
@@ -36,8 +57,6 @@ func exitCode(res *glovebox.Result) int {
 	case glovebox.StatusProcessLimit, glovebox.StatusOutputLimit, glovebox.StatusDiskLimit, glovebox.StatusPolicy,
 		glovebox.StatusBudget:
 		return exitBound
-	case glovebox.StatusCanceled:
-		return exitCanceled
 	}
 	return exitFailed
 }

@@ -87,7 +87,9 @@ func (f *fakeService) step(ctx context.Context, res *glovebox.Result, sink glove
 	case "artifact":
 		res.Artifacts = append(res.Artifacts, glovebox.Artifact{Path: rest})
 	case "skip":
-		res.Skipped = append(res.Skipped, glovebox.Skipped{Path: rest, Reason: "a link"})
+		res.Skipped = append(res.Skipped, glovebox.Skipped{Path: rest, Reason: "a link", Fault: glovebox.FaultProgram})
+	case "lost":
+		res.Skipped = append(res.Skipped, glovebox.Skipped{Path: "x", Reason: "it could not be stored", Fault: rest})
 	case "wait":
 		emit("stdout", "waiting\n")
 		<-ctx.Done()

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -125,11 +126,16 @@ func (a *app) execute(cmd *cobra.Command, f *runFlags) (err error) {
 	if err != nil {
 		return err
 	}
-	res, shown, err := a.watch(caught(), svc, f)
+	signals := caught()
+	res, shown, err := a.watch(signals, svc, f)
+	var cut *unfilled
 	if err == nil {
 		ran = true
 		if dest != nil {
-			err = a.collect(svc, dest, res)
+			err = a.collect(signals, svc, dest, res)
+		}
+		if errors.As(err, &cut) {
+			err = nil
 		}
 	}
 	if closing := svc.Close(); closing != nil && err == nil {
@@ -140,7 +146,12 @@ func (a *app) execute(cmd *cobra.Command, f *runFlags) (err error) {
 	if err != nil {
 		return err
 	}
-	return a.report(res, shown)
+	err = a.report(res, shown)
+	if cut != nil {
+		say(a.errs, cut.Error())
+		a.exit = exitCanceled
+	}
+	return err
 }
 
 // catch begins to catch the signals that end a run. caught waits until they are and returns a context that ends with the
@@ -197,10 +208,20 @@ func rungFix(err error, asked glovebox.Isolation) error {
 	return &better
 }
 
-// collect fills the folder of --output. A signal ends it, even if an earlier one ended the run.
-func (a *app) collect(svc glovebox.Service, dest *destination, res *glovebox.Result) error {
-	ctx, stop := signal.NotifyContext(context.Background(), endings...)
-	defer stop()
+// copyLimit bounds the copy of what a run left that a signal ended.
+const copyLimit = 5 * time.Second
+
+// collect fills the folder of --output. A signal ends it; when one came before, what there is is copied for a moment, which
+// the next signal ends.
+func (a *app) collect(signals context.Context, svc glovebox.Service, dest *destination, res *glovebox.Result) error {
+	ctx := signals
+	if signals.Err() != nil {
+		next, stop := signal.NotifyContext(context.Background(), endings...)
+		defer stop()
+		var done context.CancelFunc
+		ctx, done = context.WithTimeout(next, copyLimit)
+		defer done()
+	}
 	return dest.fill(ctx, svc, a.owner(), res.ID, res.Artifacts)
 }
 
@@ -230,9 +251,20 @@ func (a *app) report(res *glovebox.Result, shown error) error {
 			say(a.errs, fmt.Sprintf("%d more of /outputs were not kept", len(res.Skipped)-i))
 			break
 		}
-		say(a.errs, fmt.Sprintf("not kept: %s: %s", s.Path, s.Reason))
+		say(a.errs, "not kept: "+notKept(s))
+	}
+	if a.exit == exitFailed && undelivered(res, glovebox.FaultGlovebox) {
+		say(a.errs, fmt.Sprintf("exit code %d: not all that --output asked for could be delivered", a.exit))
 	}
 	return nil
+}
+
+// notKept is what was not kept, if that has a name, and why.
+func notKept(s glovebox.Skipped) string {
+	if s.Path == "" {
+		return s.Reason
+	}
+	return s.Path + ": " + s.Reason
 }
 
 // unwritten is the error for a run that ended but could not be shown.

@@ -24,6 +24,8 @@ func TestExitCodes(t *testing.T) {
 		{"status wall_limit", 124}, {"status cpu_limit", 124}, {"status memory_limit", 137},
 		{"status process_limit", 122}, {"status output_limit", 122}, {"status disk_limit", 122},
 		{"status policy", 122}, {"status budget", 122}, {"status canceled", 130}, {"status nonsense", 125},
+		{"lost program", 0}, {"lost caller", 130}, {"lost glovebox", 125}, {"exit 7\nlost glovebox", 125},
+		{"lost caller\nlost glovebox", 125}, {"status canceled\nlost glovebox", 130}, {"status wall_limit\nlost caller", 130},
 		{"fail invalid", 125}, {"fail denied", 126}, {"fail unavailable", 126}, {"fail exhausted", 125},
 		{"fail not_found", 125}, {"fail conflict", 125}, {"fail internal", 125},
 	} {

@@ -19,8 +19,9 @@ func box() {
 	main()
 }
 
-// TestSandboxScripts runs the whole of Glovebox on this machine: command line, engine, driver and trace.
-func TestSandboxScripts(t *testing.T) {
+// sandboxInit builds the init of real sandboxes. It skips for an ordinary user, and fails where root was promised.
+func sandboxInit(t *testing.T) string {
+	t.Helper()
 	switch {
 	case os.Getuid() == 0:
 	case os.Getenv("GLOVEBOX_TEST_ROOT") == "1":
@@ -39,6 +40,12 @@ func TestSandboxScripts(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	return initBinary
+}
+
+// TestSandboxScripts runs the whole of Glovebox on this machine: command line, engine, driver and trace.
+func TestSandboxScripts(t *testing.T) {
+	initBinary := sandboxInit(t)
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/sandbox",
 		RequireExplicitExec: true,

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os/signal"
@@ -239,6 +240,11 @@ func (a *app) fetch(svc glovebox.Service, r *glovebox.Record, folder string, ove
 	defer stop()
 	err = dest.fill(ctx, svc, a.owner(), r.ID, r.Result.Artifacts)
 	dest.drop(err == nil)
+	var cut *unfilled
+	if errors.As(err, &cut) {
+		say(a.errs, cut.Error())
+		a.exit, err = exitCanceled, nil
+	}
 	return err
 }
 
@@ -322,7 +328,7 @@ func showResult(field func(name, format string, args ...any), r *glovebox.Record
 		field("artifact", "%s, %d bytes, %s, sha256 %s", art.Path, art.Bytes, art.MediaType, art.SHA256)
 	}
 	for _, s := range res.Skipped {
-		field("not kept", "%s: %s", s.Path, s.Reason)
+		field("not kept", "%s", notKept(s))
 	}
 	field("recorded", "start %d, end %d", r.StartSeq, res.Trace.Seq)
 	field("tree head", "%d:%s", res.Trace.Seq, res.Trace.Hash)

@@ -133,6 +133,11 @@ func (d *Driver) findGroups(ctx context.Context) (*cgroup.Host, error) {
 		return nil, err
 	}
 	if d.cfg.Cgroup == "" && !host.Delegated() {
+		if host.Bounded() {
+			return nil, glovebox.Errorf(glovebox.CodeUnavailable,
+				"set Delegate=yes where the limit is set (systemd-run -p Delegate=yes …)",
+				"glovebox's own control group has a limit and is not its own to divide")
+		}
 		err := userscope.Enter(ctx)
 		if err == nil {
 			if host, err = cgroup.Detect(tree); err == nil && !host.Delegated() {

@@ -65,11 +65,14 @@ const (
 	queue    = int64(1) << 62 // the first ticket
 	tickets  = int64(1) << 60 // how many there can be
 
-	maxWaiting = 128                  // waiting runs of all processes: bounds what they cost the machine
-	maxWait    = 5 * time.Minute      // for the runs before it, most of which end within their default of a minute
-	pause      = 5 * time.Millisecond // between looks at locks, whose end nobody is told
-	old        = 5 * time.Second      // a ticket that was not looked after for so long is passed over
-	beats      = 4096                 // places for times; a ticket uses that of its number modulo this
+	maxWaiting = 128             // waiting runs of all processes: bounds what they cost the machine
+	maxWait    = 5 * time.Minute // for the runs before it, most of which end within their default of a minute
+	old        = 5 * time.Second // a ticket that was not looked after for so long is passed over
+	beatEvery  = time.Second     // how often a ticket is looked after
+	beats      = 4096            // places for times; a ticket uses that of its number modulo this
+
+	firstPause = time.Millisecond // between looks at locks, whose end nobody is told; it doubles
+	lastPause  = 10 * time.Millisecond
 )
 
 // New finds out how large the budget is. Errors are *[glovebox.Error].
@@ -200,9 +203,10 @@ func (w *waiter) admit(ctx context.Context, most time.Duration) error {
 	}
 	deadline := time.NewTimer(most)
 	defer deadline.Stop()
-	again := time.NewTicker(pause)
+	pause := firstPause
+	again := time.NewTimer(pause)
 	defer again.Stop()
-	for {
+	for looked := time.Now(); ; {
 		first, err := w.first()
 		if err != nil {
 			return err
@@ -225,9 +229,13 @@ func (w *waiter) admit(ctx context.Context, most time.Duration) error {
 				"there was no room for %v of memory within %v beside the runs before it; all may have %v together",
 				glovebox.Size(w.need), most, glovebox.Size(w.budget))
 		}
-		if err := w.beat(); err != nil {
-			return err
+		if pause = min(2*pause, lastPause); time.Since(looked) >= beatEvery {
+			looked = time.Now()
+			if err := w.beat(); err != nil {
+				return err
+			}
 		}
+		again.Reset(pause)
 	}
 }
 

@@ -13,8 +13,7 @@
 //
 // The files are written directly and not through a library: making a group is on the path of every run and takes a dozen
 // small writes, of which each must fail loudly. github.com/opencontainers/cgroups was measured: as fast once warm, but it
-// enables every controller of the machine along the path, accepts no other root than /sys/fs/cgroup, and adds a D-Bus client
-// to the program.
+// enables every controller of the machine along the path and accepts no other root than /sys/fs/cgroup.
 //
 // Host and Group are safe for concurrent use.
 package cgroup

@@ -2,6 +2,7 @@ package cgroup
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -205,6 +206,35 @@ func TestVersion2NotHandedDown(t *testing.T) {
 		want := x.Name != "cpu" && x.Name != "cpuset"
 		if x.Available != want || (x.Fix == "") != want || x.Detail == "" {
 			t.Errorf("finding %+v", x)
+		}
+	}
+}
+
+// TestBounded looks for limits that a process would leave behind if it moved.
+func TestBounded(t *testing.T) {
+	uid := os.Geteuid()
+	user := fmt.Sprintf("/user.slice/user-%d.slice", uid)
+	manager := fmt.Sprintf("%s/user@%d.service", user, uid)
+	for name, c := range map[string]struct {
+		own, limited, file, value string
+		want                      bool
+	}{
+		"none":                 {manager + "/app.slice/a.scope", manager + "/app.slice/a.scope", "memory.max", "max\n", false},
+		"no quota":             {manager + "/app.slice/a.scope", manager + "/app.slice/a.scope", "cpu.max", "max 100000\n", false},
+		"memory":               {manager + "/app.slice/a.scope", manager + "/app.slice/a.scope", "memory.max", "4096\n", true},
+		"throttle":             {manager + "/app.slice/a.scope", manager + "/app.slice/a.scope", "memory.high", "0\n", true},
+		"CPU":                  {user + "/session-1.scope", user + "/session-1.scope", "cpu.max", "1000 100000\n", true},
+		"of the slice between": {manager + "/small.slice/a.scope", manager + "/small.slice", "memory.max", "4096\n", true},
+		"of the manager":       {manager + "/app.slice/a.scope", manager, "memory.max", "4096\n", false},
+		"of the user":          {user + "/session-1.scope", user, "memory.max", "4096\n", false},
+		"of a service":         {"/system.slice/a.service", "/system.slice", "memory.max", "4096\n", true},
+		"at the top":           {"/", "", "cpu.max", "1000 100000\n", false},
+	} {
+		f := newFake(t)
+		f.own = c.own
+		put(t, f.root+c.limited+"/"+c.file, c.value)
+		if got := f.Bounded(); got != c.want {
+			t.Errorf("%s: %v", name, got)
 		}
 	}
 }

@@ -161,6 +161,24 @@ func (h *Host) Delegated() bool {
 	return !lacks(enabled) || err == nil && alone == strconv.Itoa(os.Getpid())
 }
 
+// Bounded reports whether this process's version 2 group has a limit of memory or CPU that a group of its own elsewhere
+// under the user's service manager would not have.
+func (h *Host) Bounded() bool {
+	if h.unified == nil {
+		return false
+	}
+	shared := []string{"/", fmt.Sprintf("user-%d.slice", os.Geteuid()), fmt.Sprintf("user@%d.service", os.Geteuid())}
+	for at := h.own; !slices.Contains(shared, filepath.Base(at)); at = filepath.Dir(at) {
+		for _, file := range []string{"memory.max", "memory.high", "cpu.max"} {
+			limit, err := read(h.unified.dir+at, file)
+			if err == nil && limit != "max" && !strings.HasPrefix(limit, "max ") {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // Sweep removes the empty groups under parent whose names are not live: what a supervisor that died left over. It leaves
 // groups that still have processes alone and reports them.
 func (h *Host) Sweep(parent string, live func(name string) bool) error {

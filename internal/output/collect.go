@@ -16,12 +16,13 @@ import (
 )
 
 const (
-	maxDepth      = 32        // folders below /outputs
-	maxPathBytes  = 4096      // of one path inside
-	maxPathsBytes = 4 << 20   // of all spelt paths of artifacts
-	maxSkipped    = 100       // entries of the list of what was skipped
-	namesAtOnce   = 1024      // names read from a folder at a time
-	readAtOnce    = 128 << 10 // bytes read from a file at a time
+	maxDepth       = 32        // folders below /outputs
+	maxPathBytes   = 4096      // of one path inside
+	shownPathBytes = 80        // of a longer one
+	maxPathsBytes  = 4 << 20   // of all spelt paths of artifacts
+	maxSkipped     = 100       // entries of the list of what was skipped
+	namesAtOnce    = 1024      // names read from a folder at a time
+	readAtOnce     = 128 << 10 // bytes read from a file at a time
 )
 
 // Collector takes the regular files out of a sandbox's /outputs. It reaches them through Open alone and believes nothing but
@@ -35,13 +36,16 @@ type Collector struct {
 	// Store takes one file's bytes and returns how many there were and their SHA-256 in hex. When r fails, Store fails and
 	// keeps nothing. It may hold something for each file until the next Settle.
 	Store func(r io.Reader) (bytes int64, sha256 string, err error)
-	// Settle makes what was stored since the last time last. After an error none of that is kept.
+	// Settle is called when enough files are held, and at the end. After an error none of those since the last time is kept.
 	Settle func() error
 	// MaxBytes bounds the bytes of all files together, MaxFile those of one file. Holes count as bytes.
 	MaxBytes, MaxFile glovebox.Size
 	// MaxEntries bounds the names that are looked at.
 	MaxEntries int
 }
+
+// ErrNoTime is the cause of a context that ends because collecting took too long. Any other end of it is the caller's doing.
+var ErrNoTime = errors.New("collecting took too long")
 
 // Collect returns the files kept and what was skipped, each sorted by path and never nil. One bad entry never costs another.
 // Files of a folder come before those of its folders, so a flood below does not crowd out what lies above. When ctx ends,
@@ -82,6 +86,8 @@ type walk struct {
 	artifacts []glovebox.Artifact
 	skipped   []glovebox.Skipped
 	more      int // skipped beyond what the list holds
+	moreFault string
+	buffer    *bufio.Reader // of the file that is read
 }
 
 // node is a name in a folder; paths are made when needed, so that a deep tree does not cost a path for each name.
@@ -99,16 +105,33 @@ func (n *node) path() string {
 	return strings.Join(names, "/")
 }
 
+// skip is for what the program did.
 func (w *walk) skip(path, format string, args ...any) {
-	w.skipSpelt(spell(path), fmt.Sprintf(format, args...))
+	w.skipSpelt(glovebox.FaultProgram, spell(path), fmt.Sprintf(format, args...))
 }
 
-func (w *walk) skipSpelt(path, reason string) {
-	if len(w.skipped) >= maxSkipped {
-		w.more++
+// fail is for what Glovebox or the machine could not do.
+func (w *walk) fail(path, reason string) { w.skipSpelt(glovebox.FaultGlovebox, spell(path), reason) }
+
+// late is for what ctx ended before.
+func (w *walk) late(ctx context.Context, path, undone string) {
+	if errors.Is(context.Cause(ctx), ErrNoTime) {
+		w.fail(path, "there was no time left before it was "+undone)
 		return
 	}
-	w.skipped = append(w.skipped, glovebox.Skipped{Path: path, Reason: reason})
+	w.skipSpelt(glovebox.FaultCaller, spell(path), "the run was cancelled before it was "+undone)
+}
+
+func (w *walk) skipSpelt(fault, path, reason string) {
+	if len(w.skipped) < maxSkipped {
+		w.skipped = append(w.skipped, glovebox.Skipped{Path: path, Reason: reason, Fault: fault})
+		return
+	}
+	w.more++
+	// The one that weighs most stands for them.
+	if w.moreFault == "" || fault == glovebox.FaultGlovebox || w.moreFault == glovebox.FaultProgram {
+		w.moreFault = fault
+	}
 }
 
 const reasonUnstored = "it could not be stored"
@@ -119,7 +142,7 @@ func (w *walk) report() []glovebox.Skipped {
 		return cmp.Or(cmp.Compare(a.Path, b.Path), cmp.Compare(a.Reason, b.Reason))
 	})
 	if w.more > 0 {
-		w.skipped = append(w.skipped, glovebox.Skipped{Reason: fmt.Sprintf("… and %d more", w.more)})
+		w.skipped = append(w.skipped, glovebox.Skipped{Reason: fmt.Sprintf("… and %d more", w.more), Fault: w.moreFault})
 	}
 	return w.skipped
 }
@@ -135,9 +158,9 @@ func (w *walk) folder(ctx context.Context, dir *os.File, at *node) {
 	case errors.Is(err, errTooMany):
 		w.skip(path, "too many files: only the first %d names in /outputs were looked at", w.MaxEntries)
 	case ctx.Err() != nil:
-		w.skip(path, "there was no time left to look at all of this folder")
+		w.late(ctx, path, "looked at to its end")
 	case err != nil:
-		w.skip(path, "the folder could not be read to its end")
+		w.fail(path, "the folder could not be read to its end")
 	}
 	for _, name := range names {
 		w.entry(ctx, &node{parent: at, name: name, depth: depth}, false)
@@ -175,15 +198,16 @@ func (w *walk) entry(ctx context.Context, n *node, turn bool) {
 	path := n.path()
 	switch {
 	case ctx.Err() != nil:
-		w.skip(path, "there was no time left to look at it")
+		w.late(ctx, path, "looked at")
 		return
 	case len(path) > maxPathBytes:
-		w.skip("", "a path is longer than %d bytes", maxPathBytes)
+		w.skipSpelt(glovebox.FaultProgram, spell(path[:shownPathBytes])+"…",
+			fmt.Sprintf("its path is longer than %d bytes", maxPathBytes))
 		return
 	}
 	f, err := w.Open(path)
 	if err != nil {
-		w.skip(path, "%s", w.whyNot(err))
+		w.unopened(path, err)
 		return
 	}
 	info, err := f.Stat()
@@ -194,7 +218,7 @@ func (w *walk) entry(ctx context.Context, n *node, turn bool) {
 	defer f.Close() // only read
 	switch {
 	case err != nil:
-		w.skip(path, "it could not be examined")
+		w.fail(path, "it could not be examined")
 	case info.IsDir() && n.depth > maxDepth:
 		w.skip(path, "nested deeper than %d folders", maxDepth)
 	case info.IsDir():
@@ -206,17 +230,18 @@ func (w *walk) entry(ctx context.Context, n *node, turn bool) {
 	}
 }
 
-// whyNot says why a name could not be opened, in words that tell nothing of the host.
-func (w *walk) whyNot(err error) string {
+// unopened says why a name could not be opened, in words that tell nothing of the host.
+func (w *walk) unopened(path string, err error) {
 	switch {
 	case w.NotRegular(err):
-		return "not a regular file"
+		w.skip(path, "not a regular file")
 	case errors.Is(err, fs.ErrPermission):
-		return "it may not be read"
+		w.fail(path, "it may not be read")
 	case errors.Is(err, fs.ErrNotExist):
-		return "it was gone when it was looked at"
+		w.fail(path, "it was gone when it was looked at")
+	default:
+		w.fail(path, "it could not be opened")
 	}
-	return "it could not be opened"
 }
 
 // file keeps one regular file.
@@ -234,7 +259,7 @@ func (w *walk) file(ctx context.Context, path string, f *os.File, info fs.FileIn
 		return
 	}
 	bounded := &boundedReader{alive: ctx.Err, r: f, left: min(int64(w.MaxFile), w.bytes)}
-	r := bufio.NewReaderSize(bounded, readAtOnce)
+	r := w.reader(bounded)
 	first, err := r.Peek(sniffBytes)
 	if err == io.EOF {
 		err = nil
@@ -250,11 +275,11 @@ func (w *walk) file(ctx context.Context, path string, f *os.File, info fs.FileIn
 	case errors.Is(bounded.err, errGrew):
 		w.skip(path, "too large: it grew while it was read")
 	case ctx.Err() != nil && err != nil:
-		w.skip(path, "there was no time left to read it")
+		w.late(ctx, path, "read")
 	case bounded.err != nil:
-		w.skip(path, "it could not be read")
+		w.fail(path, "it could not be read")
 	case err != nil:
-		w.skip(path, reasonUnstored)
+		w.fail(path, reasonUnstored)
 	default:
 		w.paths -= len(spelt)
 		kept := glovebox.Artifact{Path: spelt, Bytes: size, SHA256: sum, MediaType: media}
@@ -263,6 +288,16 @@ func (w *walk) file(ctx context.Context, path string, f *os.File, info fs.FileIn
 			w.settle()
 		}
 	}
+}
+
+// reader is a buffer on r, the same for every file: a new one for each would cost more than most files do.
+func (w *walk) reader(r io.Reader) *bufio.Reader {
+	if w.buffer == nil {
+		w.buffer = bufio.NewReaderSize(r, readAtOnce)
+	} else {
+		w.buffer.Reset(r)
+	}
+	return w.buffer
 }
 
 // settleAtOnce is how many files are settled together. Each may hold a descriptor until then.
@@ -277,7 +312,7 @@ func (w *walk) settle() {
 		w.artifacts = append(w.artifacts, w.unsettled...)
 	} else {
 		for _, a := range w.unsettled {
-			w.skipSpelt(a.Path, reasonUnstored)
+			w.skipSpelt(glovebox.FaultGlovebox, a.Path, reasonUnstored)
 		}
 	}
 	w.unsettled = w.unsettled[:0]

@@ -163,7 +163,7 @@ func TestCollectOnlyFiles(t *testing.T) {
 	for _, name := range []string{
 		"a", "b", "dangling", "env", "folder", "null", "report.txt", "result.json", "self", "sub/up",
 	} {
-		want = append(want, glovebox.Skipped{Path: name, Reason: "not a regular file"})
+		want = append(want, glovebox.Skipped{Path: name, Reason: "not a regular file", Fault: "program"})
 	}
 	check(t, "skipped", want, skipped)
 }
@@ -182,7 +182,7 @@ func TestCollectBelievesTheDescriptor(t *testing.T) {
 	}
 	artifacts, skipped := collect(t, c)
 	check(t, "artifacts", []string{}, paths(artifacts))
-	check(t, "skipped", []glovebox.Skipped{{Path: "null", Reason: "not a regular file"}}, skipped)
+	check(t, "skipped", []glovebox.Skipped{{Path: "null", Reason: "not a regular file", Fault: "program"}}, skipped)
 }
 
 func TestCollectSizes(t *testing.T) {
@@ -201,9 +201,9 @@ func TestCollectSizes(t *testing.T) {
 	artifacts, skipped := collect(t, newCollector(dir, &s))
 	check(t, "artifacts", []string{"exact", "later0", "later1", "later2", "small"}, paths(artifacts))
 	check(t, "skipped", []glovebox.Skipped{
-		{Path: "later3", Reason: "too large: 15360 bytes; all files together may have 65536"},
-		{Path: "one-more", Reason: "too large: 16385 bytes; one file may have 16384"},
-		{Path: "sparse", Reason: "too large: 1099511627776 bytes; one file may have 16384"},
+		{Path: "later3", Reason: "too large: 15360 bytes; all files together may have 65536", Fault: "program"},
+		{Path: "one-more", Reason: "too large: 16385 bytes; one file may have 16384", Fault: "program"},
+		{Path: "sparse", Reason: "too large: 1099511627776 bytes; one file may have 16384", Fault: "program"},
 	}, skipped)
 }
 
@@ -228,7 +228,7 @@ func TestCollectFileThatGrows(t *testing.T) {
 	}
 	put(t, dir, "grows", strings.Repeat("x", 1<<20))
 	w.file(t.Context(), "grows", f, info)
-	check(t, "skipped", []glovebox.Skipped{{Path: "grows", Reason: "too large: it grew while it was read"}}, w.skipped)
+	check(t, "skipped", []glovebox.Skipped{{Path: "grows", Reason: "too large: it grew while it was read", Fault: "program"}}, w.skipped)
 	if len(w.artifacts) != 0 || w.bytes != 48<<10 {
 		t.Errorf("%d artifacts, %d bytes left", len(w.artifacts), w.bytes)
 	}
@@ -270,7 +270,7 @@ func TestCollectDeepTree(t *testing.T) {
 	check(t, "artifacts", []string{strings.Repeat("d/", maxDepth) + "edge", "top"}, paths(artifacts))
 	check(t, "skipped", []glovebox.Skipped{{
 		Path:   strings.TrimSuffix(strings.Repeat("d/", maxDepth+1), "/"),
-		Reason: "nested deeper than 32 folders",
+		Reason: "nested deeper than 32 folders", Fault: "program",
 	}}, skipped)
 }
 
@@ -286,7 +286,7 @@ func TestCollectManyNames(t *testing.T) {
 		t.Errorf("%d artifacts", len(artifacts))
 	}
 	const reason = "too many files: only the first 1000 names in /outputs were looked at"
-	check(t, "skipped", []glovebox.Skipped{{Path: "flood", Reason: reason}, {Path: "z-folder", Reason: reason}}, skipped)
+	check(t, "skipped", []glovebox.Skipped{{Path: "flood", Reason: reason, Fault: "program"}, {Path: "z-folder", Reason: reason, Fault: "program"}}, skipped)
 }
 
 func TestCollectExactNumberOfNames(t *testing.T) {
@@ -308,8 +308,24 @@ func TestCollectManySkipped(t *testing.T) {
 		}
 	}
 	_, skipped := collect(t, newCollector(dir, &shelf{}))
-	if len(skipped) != maxSkipped+1 || skipped[0].Path != "000" || skipped[maxSkipped].Reason != "… and 50 more" {
+	if len(skipped) != maxSkipped+1 || skipped[0].Path != "000" || skipped[maxSkipped].Reason != "… and 50 more" ||
+		skipped[maxSkipped].Fault != glovebox.FaultProgram {
 		t.Errorf("%d entries, the last %+v", len(skipped), skipped[len(skipped)-1])
+	}
+}
+
+// TestCollectLongPath names what is too long by its beginning.
+func TestCollectLongPath(t *testing.T) {
+	dir := t.TempDir()
+	put(t, dir, "a", "a")
+	w := &walk{Collector: newCollector(dir, &shelf{})}
+	n := &node{name: "file", depth: 18}
+	for at := n; at.depth > 1; at = at.parent {
+		at.parent = &node{name: strings.Repeat("n", 250), depth: at.depth - 1}
+	}
+	w.entry(t.Context(), n, false)
+	if len(w.skipped) != 1 || w.skipped[0].Path != strings.Repeat("n", 80)+"…" || !strings.Contains(w.skipped[0].Reason, "4096 bytes") {
+		t.Errorf("skipped %+v", w.skipped)
 	}
 }
 
@@ -330,7 +346,7 @@ func TestCollectFailures(t *testing.T) {
 		}
 		artifacts, skipped := collect(t, c)
 		check(t, "artifacts", []string{"b", "c/d"}, paths(artifacts))
-		check(t, "skipped", []glovebox.Skipped{{Path: "a", Reason: "it could not be stored"}}, skipped)
+		check(t, "skipped", []glovebox.Skipped{{Path: "a", Reason: "it could not be stored", Fault: "glovebox"}}, skipped)
 	})
 	t.Run("some cannot be settled", func(t *testing.T) {
 		many := t.TempDir()
@@ -374,8 +390,8 @@ func TestCollectFailures(t *testing.T) {
 		artifacts, skipped := collect(t, c)
 		check(t, "artifacts", []string{}, paths(artifacts))
 		check(t, "skipped", []glovebox.Skipped{
-			{Path: "a", Reason: "it may not be read"}, {Path: "b", Reason: "it could not be opened"},
-			{Path: "c/d", Reason: "it was gone when it was looked at"},
+			{Path: "a", Reason: "it may not be read", Fault: "glovebox"}, {Path: "b", Reason: "it could not be opened", Fault: "glovebox"},
+			{Path: "c/d", Reason: "it was gone when it was looked at", Fault: "glovebox"},
 		}, skipped)
 	})
 }
@@ -385,22 +401,29 @@ func TestCollectOutOfTime(t *testing.T) {
 	put(t, dir, "a", "a")
 	put(t, dir, "b", "b")
 	put(t, dir, "c/d", "d")
-	t.Run("between files", func(t *testing.T) {
-		s := &shelf{}
-		c := newCollector(dir, s)
-		ctx, cancel := context.WithCancel(t.Context())
-		c.Store = func(r io.Reader) (int64, string, error) {
-			defer cancel()
-			return s.store(r)
-		}
-		artifacts, skipped, err := c.Collect(ctx)
-		check(t, "error", error(nil), err)
-		check(t, "artifacts", []string{"a"}, paths(artifacts))
-		check(t, "skipped", []glovebox.Skipped{
-			{Path: "b", Reason: "there was no time left to look at it"},
-			{Path: "c", Reason: "there was no time left to look at it"},
-		}, skipped)
-	})
+	for name, c := range map[string]struct {
+		cause         error
+		reason, fault string
+	}{
+		"too slow":  {ErrNoTime, "there was no time left before it was looked at", "glovebox"},
+		"cancelled": {nil, "the run was cancelled before it was looked at", "caller"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := &shelf{}
+			by := newCollector(dir, s)
+			ctx, cancel := context.WithCancelCause(t.Context())
+			by.Store = func(r io.Reader) (int64, string, error) {
+				defer cancel(c.cause)
+				return s.store(r)
+			}
+			artifacts, skipped, err := by.Collect(ctx)
+			check(t, "error", error(nil), err)
+			check(t, "artifacts", []string{"a"}, paths(artifacts))
+			check(t, "skipped", []glovebox.Skipped{
+				{Path: "b", Reason: c.reason, Fault: c.fault}, {Path: "c", Reason: c.reason, Fault: c.fault},
+			}, skipped)
+		})
+	}
 	t.Run("within a file", func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Nanosecond)
 		defer cancel()

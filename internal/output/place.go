@@ -1,6 +1,8 @@
 package output
 
 import (
+	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -9,6 +11,8 @@ import (
 	"strings"
 	"syscall"
 
+	"golang.org/x/sys/unix" // a rename that replaces nothing
+
 	"glovebox"
 )
 
@@ -16,9 +20,11 @@ import (
 // make a file name, and keep their spelling where they do not. Missing folders are made (mode 0755), the file is new (mode
 // 0644, less the process's umask), nothing is ever executable. No link is followed, neither for the file nor for a folder
 // above it, and no existing file is written to: without overwrite what is in the way is a conflict; with it a file or link
-// in the way is removed first, and only a folder where the file should go is a conflict. On error no part of the file is
-// left. dir stays the caller's. Errors of r are returned wrapped.
-func Place(dir *os.Root, path string, overwrite bool, r io.Reader) error {
+// in the way is replaced, and only a folder where the file should go is a conflict. The file is written beside its place,
+// under a name that begins with .glovebox-, and has its own name only when it is whole, also if this process is killed
+// meanwhile. On error, and when ctx ends, no part of the file is left. dir stays the caller's. Errors of r are returned
+// wrapped, that of ctx as its cause.
+func Place(ctx context.Context, dir *os.Root, path string, overwrite bool, r io.Reader) error {
 	names, err := fileNames(path)
 	if err != nil {
 		return err
@@ -32,12 +38,10 @@ func Place(dir *os.Root, path string, overwrite bool, r io.Reader) error {
 		dir = sub
 	}
 	name := names[len(names)-1]
-	if overwrite {
-		if err := makeRoom(dir, name); err != nil {
-			return fmt.Errorf("place artifact: %w", err)
-		}
+	if err := clearWay(dir, name, overwrite); err != nil {
+		return fmt.Errorf("place artifact: %w", err)
 	}
-	if err := create(dir, name, r); err != nil {
+	if err := create(ctx, dir, name, overwrite, r); err != nil {
 		return fmt.Errorf("place artifact: %w", err)
 	}
 	return nil
@@ -101,34 +105,68 @@ func enter(dir *os.Root, name string, overwrite bool) (*os.Root, error) {
 	return sub, nil
 }
 
-// makeRoom removes a file or link from where an artifact goes.
-func makeRoom(dir *os.Root, name string) error {
+// clearWay makes sure that nothing is in the way of an artifact, or only what may be replaced.
+func clearWay(dir *os.Root, name string, overwrite bool) error {
 	info, err := dir.Lstat(name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil
 	case err != nil:
 		return err
-	case info.IsDir():
+	case info.IsDir() || !overwrite:
 		return inTheWay()
 	}
-	return dir.Remove(name)
+	return nil
 }
 
-func create(dir *os.Root, name string, r io.Reader) error {
-	f, err := dir.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY|syscall.O_NOFOLLOW, 0o644)
-	if errors.Is(err, fs.ErrExist) || errors.Is(err, syscall.ELOOP) {
-		return inTheWay()
-	}
+// pieceBytes are copied at a time: between pieces a copy can be cancelled.
+const pieceBytes = 16 << 20
+
+func create(ctx context.Context, dir *os.Root, name string, overwrite bool, r io.Reader) error {
+	beside := ".glovebox-" + strings.ToLower(rand.Text())
+	f, err := dir.OpenFile(beside, os.O_CREATE|os.O_EXCL|os.O_WRONLY|syscall.O_NOFOLLOW, 0o644)
 	if err != nil {
 		return err
 	}
-	_, err = io.Copy(f, r)
+	for err == nil {
+		if err = context.Cause(ctx); err == nil {
+			_, err = io.CopyN(f, r, pieceBytes)
+		}
+	}
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
 	if closed := f.Close(); err == nil {
 		err = closed
 	}
+	if err == nil {
+		err = rename(dir, beside, name, overwrite)
+	}
 	if err != nil {
-		_ = dir.Remove(name) // it is ours and incomplete; the first error is what matters
+		_ = dir.Remove(beside) // it is ours; the first error is what matters
+	}
+	return err
+}
+
+// rename gives a whole file its name. Without overwrite it takes no name that another process took meanwhile, as far as the
+// file system can tell.
+func rename(dir *os.Root, from, to string, overwrite bool) error {
+	folder, err := dir.Open(".")
+	if err != nil {
+		return err
+	}
+	defer folder.Close() // only looked at
+	fd := int(folder.Fd())
+	if overwrite {
+		err = unix.Renameat(fd, from, fd, to)
+	} else if err = unix.Renameat2(fd, from, fd, to, unix.RENAME_NOREPLACE); errors.Is(err, unix.EINVAL) {
+		// A file system that does not know how.
+		if err = clearWay(dir, to, false); err == nil {
+			err = unix.Renameat(fd, from, fd, to)
+		}
+	}
+	if errors.Is(err, unix.EEXIST) || errors.Is(err, unix.EISDIR) {
+		return inTheWay()
 	}
 	return err
 }

@@ -1,12 +1,14 @@
 package output
 
 import (
+	"context"
 	"errors"
 	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"testing/iotest"
 
@@ -20,7 +22,7 @@ func place(t *testing.T, dir, path string, overwrite bool, r io.Reader) error {
 		t.Fatal(err)
 	}
 	defer root.Close()
-	return Place(root, path, overwrite, r)
+	return Place(t.Context(), root, path, overwrite, r)
 }
 
 // tree lists what is below dir: files with their text, links with their target, folders with a slash.
@@ -143,6 +145,73 @@ func TestPlaceLeavesNothingHalf(t *testing.T) {
 	}
 	check(t, "folder", map[string]string{}, tree(t, dir))
 }
+
+// whenRead calls do before it yields its text.
+type whenRead struct {
+	do func()
+	io.Reader
+}
+
+func (w *whenRead) Read(p []byte) (int, error) { w.do(); return w.Reader.Read(p) }
+
+// TestPlaceNamesWholeFilesOnly looks at the folder while a file is written, as it would be if this process were killed then:
+// what has the name is whole, the old one or none.
+func TestPlaceNamesWholeFilesOnly(t *testing.T) {
+	for name, before := range map[string]map[string]string{"new": {}, "replaced": {"a": "old"}} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			plant(t, dir, before)
+			looked := false
+			err := place(t, dir, "a", true, io.MultiReader(strings.NewReader("half"), &whenRead{func() {
+				looked = true
+				now := tree(t, dir)
+				for n := range now {
+					if strings.HasPrefix(n, ".glovebox-") {
+						delete(now, n)
+					}
+				}
+				check(t, "while it is written", before, now)
+			}, strings.NewReader("whole")}))
+			if err != nil || !looked {
+				t.Fatalf("Place: %v, looked: %v", err, looked)
+			}
+			check(t, "folder", map[string]string{"a": "halfwhole"}, tree(t, dir))
+		})
+	}
+}
+
+// TestPlaceTakesNoNameTwice: a file that came while another was written stays as it is.
+func TestPlaceTakesNoNameTwice(t *testing.T) {
+	dir := t.TempDir()
+	err := place(t, dir, "a", false, &whenRead{sync.OnceFunc(func() { plant(t, dir, map[string]string{"a": "of another"}) }),
+		strings.NewReader("mine")})
+	var known *glovebox.Error
+	if !errors.As(err, &known) || known.Code != glovebox.CodeConflict {
+		t.Errorf("Place: %v, want a conflict", err)
+	}
+	check(t, "folder", map[string]string{"a": "of another"}, tree(t, dir))
+}
+
+// TestPlaceCancelled ends within a file that has no end.
+func TestPlaceCancelled(t *testing.T) {
+	dir := t.TempDir()
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	endless := &whenRead{cancel, zeros{}}
+	if err := Place(ctx, root, "a", false, endless); !errors.Is(err, context.Canceled) {
+		t.Errorf("Place: %v", err)
+	}
+	check(t, "folder", map[string]string{}, tree(t, dir))
+}
+
+// zeros has no end.
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 
 func TestPlaceNameTooLong(t *testing.T) {
 	dir := t.TempDir()

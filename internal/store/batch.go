@@ -4,16 +4,20 @@ import (
 	"errors"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 )
 
 // Batch keeps many blobs in much less time than one after the other: each has to be brought to the disk, and they go there
-// together. It is not safe for concurrent use. Each blob holds a descriptor until the next Commit.
+// together. It is not safe for concurrent use. Each blob holds a descriptor until the next Settle or Commit.
 type Batch struct {
 	store   *Store
 	pending []unsettled
+	folders map[string]bool // with names that are not on the disk yet
+	buffer  []byte
 }
 
 // unsettled is a whole blob that does not have its name yet.
@@ -23,7 +27,7 @@ type unsettled struct {
 }
 
 // NewBatch returns an empty batch. Whoever puts into it commits it.
-func (s *Store) NewBatch() *Batch { return &Batch{store: s} }
+func (s *Store) NewBatch() *Batch { return &Batch{store: s, folders: map[string]bool{}} }
 
 // Put writes what r yields as a blob and returns its length in bytes and its SHA-256 in hex, which is its name. It can be
 // opened and is on the disk after Commit. r is read to its end and not closed.
@@ -32,19 +36,22 @@ func (b *Batch) Put(r io.Reader) (n int64, sha string, err error) {
 	if err != nil {
 		return 0, "", diagnose("put blob", b.store.dir, err)
 	}
-	if n, sha, err = hashTo(f, r); err != nil {
+	if b.buffer == nil {
+		b.buffer = make([]byte, copyBuffer)
+	}
+	if n, sha, err = hashTo(f, r, b.buffer); err != nil {
 		return 0, "", diagnose("put blob", b.store.dir, errors.Join(err, f.Close(), os.Remove(f.Name())))
 	}
 	b.pending = append(b.pending, unsettled{f, sha})
 	return n, sha, nil
 }
 
-// Commit brings all blobs since the last Commit to the disk. After an error none of them counts as kept. Either way the
-// batch is empty then and can be used again.
-func (b *Batch) Commit() error {
+// Settle brings the contents of all blobs since the last time to the disk and gives them their names, which last after
+// Commit. After an error none of them counts as kept.
+func (b *Batch) Settle() error {
 	pending := b.pending
 	b.pending = nil
-	err := b.store.settle(pending)
+	err := b.store.settle(pending, b.folders)
 	for _, u := range pending {
 		if err != nil {
 			if gone := os.Remove(u.file.Name()); !errors.Is(gone, fs.ErrNotExist) { // it may have got its name
@@ -56,15 +63,25 @@ func (b *Batch) Commit() error {
 	return diagnose("put blob", b.store.dir, err)
 }
 
+// Commit settles, then brings the names of all blobs since the last Commit to the disk: a folder has many of them, and is
+// written once. After an error none of them counts as kept. Either way the batch is empty then and can be used again.
+func (b *Batch) Commit() error {
+	err := b.Settle()
+	folders := slices.Collect(maps.Keys(b.folders))
+	clear(b.folders)
+	if err != nil || len(folders) == 0 {
+		return err
+	}
+	return diagnose("put blob", b.store.dir, b.store.syncNames(folders))
+}
+
 // syncers is how many files are brought to the disk at a time. The disk takes their requests together.
 const syncers = 16
 
-// settle moves files to the places of their hashes and returns when contents and names are on the disk. A blob of that name
-// is replaced by its equal, so that the time taken does not tell whether somebody had it before.
-func (s *Store) settle(blobs []unsettled) error {
-	if len(blobs) == 0 {
-		return nil
-	}
+// settle moves files to the places of their hashes once their contents are on the disk, and notes their folders, which are
+// still to be synced. A blob of that name is replaced by its equal, so that the time taken does not tell whether somebody
+// had it before.
+func (s *Store) settle(blobs []unsettled, folders map[string]bool) error {
 	err := together(blobs, func(u unsettled) error {
 		if err := u.file.Chmod(0o400); err != nil {
 			return err
@@ -74,26 +91,28 @@ func (s *Store) settle(blobs []unsettled) error {
 	if err != nil {
 		return err
 	}
-	var folders []string
-	seen := map[string]bool{}
 	for _, u := range blobs {
 		folder := filepath.Dir(s.blobPath(u.sha))
-		if seen[folder] {
-			continue
+		if !folders[folder] {
+			if err := os.Mkdir(folder, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+				return err
+			}
+			folders[folder] = true
 		}
-		if err := os.Mkdir(folder, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-			return err
-		}
-		seen[folder], folders = true, append(folders, folder)
-	}
-	// Also when none was made: whoever made them may not have synced them yet.
-	if err := syncFolder(filepath.Join(s.dir, blobFolder)); err != nil {
-		return err
 	}
 	for _, u := range blobs {
 		if err := os.Rename(u.file.Name(), s.blobPath(u.sha)); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// syncNames brings the names in folders to the disk.
+func (s *Store) syncNames(folders []string) error {
+	// Also when none was made: whoever made them may not have synced them yet.
+	if err := syncFolder(filepath.Join(s.dir, blobFolder)); err != nil {
+		return err
 	}
 	return together(folders, syncFolder)
 }

@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -47,10 +49,13 @@ func (s *Store) PutFile(path string) (n int64, sha string, err error) {
 	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
 		return 0, "", errors.Join(errors.New("put file: it is not a regular file"), err)
 	}
-	if n, sha, err = hashTo(io.Discard, f); err != nil {
+	if n, sha, err = hashTo(io.Discard, f, make([]byte, copyBuffer)); err != nil {
 		return 0, "", diagnose("put file", s.dir, err)
 	}
-	err = s.settle([]unsettled{{f, sha}})
+	folders := map[string]bool{}
+	if err = s.settle([]unsettled{{f, sha}}, folders); err == nil {
+		err = s.syncNames(slices.Collect(maps.Keys(folders)))
+	}
 	if errors.Is(err, syscall.EXDEV) {
 		if _, err = f.Seek(0, io.SeekStart); err == nil {
 			if n, sha, err = s.Put(f); err == nil {
@@ -176,8 +181,8 @@ func sweepFile(path string) error {
 	return os.Remove(path)
 }
 
-func hashTo(w io.Writer, r io.Reader) (int64, string, error) {
+func hashTo(w io.Writer, r io.Reader, buffer []byte) (int64, string, error) {
 	h := sha256.New()
-	n, err := io.CopyBuffer(struct{ io.Writer }{io.MultiWriter(w, h)}, struct{ io.Reader }{r}, make([]byte, copyBuffer))
+	n, err := io.CopyBuffer(struct{ io.Writer }{io.MultiWriter(w, h)}, struct{ io.Reader }{r}, buffer)
 	return n, hex.EncodeToString(h.Sum(nil)), err
 }

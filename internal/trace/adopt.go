@@ -135,7 +135,7 @@ func (t *Trace) adoptOne(ctx context.Context, tx *store.Tx, f foundRow) error {
 // readKept reads the rows of what a run left beside its record, without data.
 func readKept(ctx context.Context, tx *store.Tx, run string) (
 	outputs []keptOutput, artifacts []glovebox.Artifact, err error) {
-	rows, err := tx.Query(ctx, "SELECT stream, bytes, sha256 FROM outputs WHERE run = ? ORDER BY stream DESC", run)
+	rows, err := tx.Query(ctx, "SELECT stream, CAST(bytes AS INTEGER), sha256 FROM outputs WHERE run = ? ORDER BY stream DESC", run)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -147,7 +147,8 @@ func readKept(ctx context.Context, tx *store.Tx, run string) (
 	if err := errors.Join(err, rows.Err(), rows.Close()); err != nil {
 		return nil, nil, err
 	}
-	rows, err = tx.Query(ctx, "SELECT path, sha256, bytes, media_type FROM artifacts WHERE run = ? ORDER BY path", run)
+	rows, err = tx.Query(ctx, `SELECT path, sha256, CAST(bytes AS INTEGER), media_type FROM artifacts WHERE run = ?
+		ORDER BY path`, run)
 	if err != nil {
 		return nil, nil, err
 	}

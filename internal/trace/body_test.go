@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -26,6 +27,12 @@ func TestRecordsAreOneLineOfJSON(t *testing.T) { // AU-01, AU-03
 	res.Stdout, res.Reason = glovebox.Untrusted(forged), forged
 	res.Egress = []glovebox.EgressFlow{{Host: forged, Reason: forged}}
 	res.Skipped = []glovebox.Skipped{{Path: forged, Reason: forged}}
+	batch := tr.Artifacts()
+	n, sha, err := batch.Put(strings.NewReader("x"))
+	if err = errors.Join(err, batch.Commit()); err != nil {
+		t.Fatal(err)
+	}
+	res.Artifacts = []glovebox.Artifact{{Path: forged, Bytes: n, SHA256: sha, MediaType: forged}}
 	mustEnd(t, tr, End{ID: s.ID, Result: res})
 	kinds, all := bodies(t, tr)
 	if len(kinds) != 2 {
@@ -40,8 +47,9 @@ func TestRecordsAreOneLineOfJSON(t *testing.T) { // AU-01, AU-03
 			t.Errorf("a body does not read back: %v, %q", err, v["run"])
 		}
 	}
+	mustHold(t, tr)
 	rec, err := tr.Get(t.Context(), "local", s.ID)
-	if err != nil || string(rec.Code) != forged || rec.Argv[0] != forged || string(rec.Result.Stdout) != forged {
+	if err != nil || string(rec.Code) != forged || rec.Result.Artifacts[0].Path != forged || rec.Argv[0] != forged || string(rec.Result.Stdout) != forged {
 		t.Errorf("what was recorded does not read back: %v", err)
 	}
 }

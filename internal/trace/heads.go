@@ -3,6 +3,7 @@ package trace
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"os"
 	"sync"
@@ -30,6 +31,7 @@ const syslogWait = time.Second
 type publisher struct {
 	to  Heads
 	now func() time.Time
+	log *slog.Logger
 
 	newest struct {
 		sync.Mutex
@@ -74,9 +76,12 @@ func (p *publisher) publish(h head) *glovebox.Error {
 	return err.(*glovebox.Error)
 }
 
-// late publishes the head of something that is over already, which cannot be refused any more. A failure is told to the next
-// that starts.
-func (p *publisher) late(h head) { _ = p.publish(h) }
+// late publishes the head of something that is over already, which cannot be refused any more. The next that begins is.
+func (p *publisher) late(h head) {
+	if err := p.publish(h); err != nil {
+		p.log.Error("publish the tree head", "seq", h.size, "err", err)
+	}
+}
 
 func (p *publisher) failure(err error) error {
 	if err == nil {

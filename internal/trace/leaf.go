@@ -34,8 +34,10 @@ type listed struct {
 	boot                               sql.NullString
 }
 
-const selectAll = `SELECT r.seq, r.run, r.kind, r.time_ns, r.skeleton, r.root, r.signature, p.salt, p.body,
-	u.tenant, u.state, u.status, u.started_ns, u.ended_ns, u.start_seq, u.end_seq, u.erased_ns, u.owner_pid, u.owner_start,
+// Numbers are cast, since the database takes a text in their place, which is to be named and not to end the walk.
+const selectAll = `SELECT r.seq, r.run, r.kind, CAST(r.time_ns AS INTEGER), r.skeleton, r.root, r.signature, p.salt, p.body,
+	u.tenant, u.state, u.status, CAST(u.started_ns AS INTEGER), CAST(u.ended_ns AS INTEGER), CAST(u.start_seq AS INTEGER),
+	CAST(u.end_seq AS INTEGER), CAST(u.erased_ns AS INTEGER), CAST(u.owner_pid AS INTEGER), CAST(u.owner_start AS INTEGER),
 	u.owner_boot,
 	(SELECT count(*) FROM outputs o WHERE o.run = r.run), (SELECT count(*) FROM artifacts a WHERE a.run = r.run)
 	FROM records r LEFT JOIN payloads p ON p.seq = r.seq LEFT JOIN runs u ON u.id = r.run ORDER BY r.seq`

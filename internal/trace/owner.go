@@ -3,6 +3,8 @@ package trace
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -13,15 +15,20 @@ import (
 	"glovebox/internal/store"
 )
 
-// owner is the process that answers for a run. Start keeps a number that is used again from being taken for the same
-// process; Boot is this start of the machine and the namespace in which the number counts.
+// owner is the Trace that answers for a run. Start keeps the number of a process that is used again from being taken for the
+// same; Boot is this start of the machine, the namespace in which the number counts, and a word that tells the Traces of a
+// process apart. An owner claims its name in the store for as long as its store is open, which is what others go by: what
+// /proc says they may not see, or it is of another machine.
 type owner struct {
 	PID   int    `json:"pid"`
 	Start uint64 `json:"start"` // in ticks since the machine started
 	Boot  string `json:"boot"`
 }
 
-func thisProcess() (owner, error) {
+// name is what an owner claims.
+func (o owner) name() string { return fmt.Sprintf("owner %d %d %s", o.PID, o.Start, o.Boot) }
+
+func newOwner() (owner, error) {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		return owner{}, err
@@ -30,41 +37,30 @@ func thisProcess() (owner, error) {
 	if err != nil {
 		return owner{}, err
 	}
-	start, alive := startOf("self")
-	if !alive {
-		return owner{}, fmt.Errorf("/proc/self/stat does not tell when this process started")
-	}
-	return owner{PID: os.Getpid(), Start: start, Boot: strings.TrimSpace(string(boot)) + " " + namespace}, nil
-}
-
-// startOf tells when a process started and whether it lives. One that has ended and waits for its parent does not.
-func startOf(pid string) (start uint64, alive bool) {
-	stat, err := os.ReadFile("/proc/" + pid + "/stat")
+	stat, err := os.ReadFile("/proc/self/stat")
 	if err != nil {
-		return 0, false
+		return owner{}, err
 	}
 	// The name, in parentheses, can hold anything: what counts comes after the last of them.
 	fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
-	if len(fields) < 20 || bytes.ContainsAny(fields[0], "ZXx") {
-		return 0, false
+	if len(fields) < 20 {
+		return owner{}, errors.New("/proc/self/stat does not tell when this process started")
 	}
-	start, err = strconv.ParseUint(string(fields[19]), 10, 64) // field 22 in all
-	return start, err == nil
+	start, err := strconv.ParseUint(string(fields[19]), 10, 64) // field 22 in all
+	if err != nil {
+		return owner{}, err
+	}
+	life := strings.TrimSpace(string(boot)) + " " + namespace + " " + rand.Text()
+	return owner{PID: os.Getpid(), Start: start, Boot: life}, nil
 }
 
-// gone reports whether a run's owner is certainly no more. The owners of another namespace of this boot cannot be seen from
-// here and count as living.
-func (t *Trace) gone(o owner) bool {
-	here, _, _ := strings.Cut(t.self.Boot, " ")
-	there, _, _ := strings.Cut(o.Boot, " ")
-	if here != there {
-		return true
+// gone reports whether a run's owner is certainly no more: nobody claims its name.
+func (t *Trace) gone(o owner) (bool, error) {
+	if o == t.self {
+		return false, nil
 	}
-	if o.Boot != t.self.Boot {
-		return false
-	}
-	start, alive := startOf(strconv.Itoa(o.PID))
-	return !alive || start != o.Start
+	claimed, err := t.store.Claimed(o.name())
+	return err == nil && !claimed, err
 }
 
 // Interrupted closes the runs whose owner died before it recorded their end, with an internal error that says so, and
@@ -98,6 +94,7 @@ func (t *Trace) interrupt(ctx context.Context, ids []string, failure *glovebox.E
 			return 0, err
 		}
 	}
+	var last head
 	err = t.store.Update(ctx, func(ctx context.Context, tx *store.Tx) error {
 		for i, id := range ids {
 			switch state, err := stateOf(ctx, tx, id); {
@@ -109,6 +106,7 @@ func (t *Trace) interrupt(ctx context.Context, ids []string, failure *glovebox.E
 			if err := t.closeRun(ctx, tx, records[i], 0); err != nil {
 				return err
 			}
+			last = records[i].head
 			closed++
 		}
 		return nil
@@ -116,6 +114,7 @@ func (t *Trace) interrupt(ctx context.Context, ids []string, failure *glovebox.E
 	if err != nil {
 		return 0, err
 	}
+	t.heads.late(last)
 	return closed, nil
 }
 
@@ -137,7 +136,9 @@ func (t *Trace) orphans(ctx context.Context) ([]string, error) {
 			}
 			known, ok := dead[o]
 			if !ok {
-				known = t.gone(o)
+				if known, err = t.gone(o); err != nil {
+					return err
+				}
 				dead[o] = known
 			}
 			if known {

@@ -220,22 +220,52 @@ func TestLivingOwnersAreLeftAlone(t *testing.T) {
 }
 
 func TestGone(t *testing.T) {
-	tr := newTrace(t, t.TempDir())
-	boot, namespace, _ := strings.Cut(tr.self.Boot, " ")
+	dir := t.TempDir()
+	tr := newTrace(t, dir)
+	second := newTrace(t, dir)
+	boot, _, _ := strings.Cut(tr.self.Boot, " ")
+	other, err := store.Open(store.Config{Dir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	far := owner{1 << 30, 1, "another machine pid:[1]"}
+	if err := other.Claim(far.name()); err != nil {
+		t.Fatal(err)
+	}
 	for _, c := range []struct {
 		name  string
 		owner owner
 		want  bool
 	}{
-		{"this process", tr.self, false},
+		{"this trace", tr.self, false},
+		{"another of this process", second.self, false},
 		{"another of its number", owner{tr.self.PID, tr.self.Start + 1, tr.self.Boot}, true},
 		{"no such number", owner{1 << 30, tr.self.Start, tr.self.Boot}, true},
-		{"before the machine started", owner{tr.self.PID, tr.self.Start, "other " + namespace}, true},
-		{"another namespace", owner{tr.self.PID, tr.self.Start, boot + " pid:[1]"}, false},
+		{"another namespace", owner{tr.self.PID, tr.self.Start, boot + " pid:[1]"}, true},
+		{"one that cannot be seen and lives", far, false},
 	} {
-		if got := tr.gone(c.owner); got != c.want {
-			t.Errorf("%s: gone is %v", c.name, got)
+		if got, err := tr.gone(c.owner); got != c.want || err != nil {
+			t.Errorf("%s: gone is %v (%v)", c.name, got, err)
 		}
+	}
+	if err := other.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := tr.gone(far); !got || err != nil {
+		t.Errorf("one that lived: gone is %v (%v)", got, err)
+	}
+	if err := second.store.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := tr.gone(second.self); !got || err != nil {
+		t.Errorf("one of this process that was closed: gone is %v (%v)", got, err)
+	}
+	if err := tr.store.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tr.gone(far); err == nil {
+		t.Error("a closed store tells who lives")
 	}
 }
 

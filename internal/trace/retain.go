@@ -55,6 +55,7 @@ func (t *Trace) eraseSome(ctx context.Context) (n int, err error) {
 	if err != nil || len(list) == 0 {
 		return 0, err
 	}
+	var last head
 	err = t.store.Update(ctx, func(ctx context.Context, tx *store.Tx) error {
 		list, over, err := t.due(ctx, tx) // again: another process may have done it
 		if err != nil {
@@ -84,9 +85,15 @@ func (t *Trace) eraseSome(ctx context.Context) (n int, err error) {
 		if err != nil {
 			return err
 		}
-		return t.append(ctx, tx, rec, -freed)
+		err = t.append(ctx, tx, rec, -freed)
+		last = rec.head
+		return err
 	})
-	return n, err
+	if err != nil {
+		return 0, err
+	}
+	t.heads.late(last)
+	return n, nil
 }
 
 func (t *Trace) old(e erasable, now time.Time) bool {

@@ -16,6 +16,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"sync/atomic"
 	"time"
 
@@ -33,6 +34,8 @@ type Config struct {
 	Heads Heads
 	// Retention says what is erased when; see Retain.
 	Retention Retention
+	// Log gets what no caller can be told: heads of ended runs that did not arrive. Nil discards.
+	Log *slog.Logger
 	// Now tells the time; nil means time.Now.
 	Now func() time.Time
 }
@@ -53,7 +56,8 @@ type Trace struct {
 }
 
 // New makes a Trace. It makes the key when there is none and nothing was signed yet. A key that cannot be used is told by
-// the first write, and by Ready; what is there can be read without it. The caller closes the Trace before the store.
+// the first write, and by Ready; what is there can be read without it. It claims in the store that it lives: until the store
+// is closed nobody takes its runs for interrupted. The caller closes the Trace before the store.
 func New(ctx context.Context, cfg Config) (*Trace, error) {
 	if cfg.Store == nil || cfg.Key == "" {
 		return nil, errors.New("new trace: no store or no key was named")
@@ -61,11 +65,17 @@ func New(ctx context.Context, cfg Config) (*Trace, error) {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	self, err := thisProcess()
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	self, err := newOwner()
 	if err != nil {
 		return nil, fmt.Errorf("new trace: %w", err)
 	}
-	t := &Trace{store: cfg.Store, keys: keys{path: cfg.Key}, heads: publisher{to: cfg.Heads, now: cfg.Now},
+	if err := cfg.Store.Claim(self.name()); err != nil {
+		return nil, fmt.Errorf("new trace: %w", err)
+	}
+	t := &Trace{store: cfg.Store, keys: keys{path: cfg.Key}, heads: publisher{to: cfg.Heads, now: cfg.Now, log: cfg.Log},
 		retention: cfg.Retention, now: cfg.Now, self: self, blobRest: blobRest}
 	if _, err := t.keys.get(); !errors.Is(err, fs.ErrNotExist) {
 		return t, nil // what is wrong with a key is told by whoever needs it

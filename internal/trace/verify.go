@@ -103,7 +103,7 @@ func (v *verifier) problem(seq int64, run, kind, format string, args ...any) {
 }
 
 func (v *verifier) walk() (err error) {
-	err = v.tx.QueryRow(v.ctx, "SELECT size FROM log WHERE id = 1").Scan(&v.size)
+	err = v.tx.QueryRow(v.ctx, "SELECT CAST(size AS INTEGER) FROM log WHERE id = 1").Scan(&v.size)
 	if errors.Is(err, sql.ErrNoRows) {
 		v.problem(0, "", problemRemoved, "the row that tells the size of the log is missing")
 		v.size = -1
@@ -258,7 +258,7 @@ func (v *verifier) finish(n int64) error {
 		return err
 	}
 	var bytes int64
-	err := v.tx.QueryRow(v.ctx, "SELECT bytes FROM log WHERE id = 1").Scan(&bytes)
+	err := v.tx.QueryRow(v.ctx, "SELECT CAST(bytes AS INTEGER) FROM log WHERE id = 1").Scan(&bytes)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil // which was told
 	}
@@ -271,11 +271,12 @@ func (v *verifier) finish(n int64) error {
 // strays looks for rows that no record speaks of.
 func (v *verifier) strays() error {
 	for _, q := range []struct{ what, text string }{
-		{"the list of runs has a run that no record began", `SELECT u.id, u.start_seq FROM runs u LEFT JOIN records r
-			ON r.seq = u.start_seq AND r.run = u.id WHERE r.seq IS NULL LIMIT 10`},
-		{"the list of runs says that a run has ended, and no record does", `SELECT u.id, u.end_seq FROM runs u LEFT JOIN records r
-			ON r.seq = u.end_seq AND r.run = u.id WHERE u.state <> 'running' AND r.seq IS NULL LIMIT 10`},
-		{"there is output of a run that never was", "SELECT run, 0 FROM outputs WHERE run NOT IN (SELECT id FROM runs) LIMIT 10"},
+		{"the list of runs has a run that no record began", `SELECT u.id, CAST(u.start_seq AS INTEGER)
+			FROM runs u LEFT JOIN records r ON r.seq = u.start_seq AND r.run = u.id WHERE r.seq IS NULL LIMIT 10`},
+		{"the list of runs says that a run has ended, and no record does", `SELECT u.id, CAST(u.end_seq AS INTEGER)
+			FROM runs u LEFT JOIN records r ON r.seq = u.end_seq AND r.run = u.id WHERE u.state <> 'running' AND r.seq IS NULL LIMIT 10`},
+		{"there is output of a run that never was", `SELECT run, 0 FROM outputs
+			WHERE run NOT IN (SELECT id FROM runs) LIMIT 10`},
 		{"there is an artifact of a run that never was", `SELECT run, 0 FROM artifacts
 			WHERE run NOT IN (SELECT id FROM runs) LIMIT 10`},
 		{"there is a payload of a record that never was", `SELECT '', seq FROM payloads

@@ -144,11 +144,7 @@ func TestTamperEachColumn(t *testing.T) {
 
 func TestTamper(t *testing.T) {
 	swap := "UPDATE %s SET seq = -1 WHERE seq = %d;UPDATE %[1]s SET seq = %[2]d WHERE seq = %[3]d;UPDATE %[1]s SET seq = %[3]d WHERE seq = -1"
-	for _, c := range []struct {
-		name, do string
-		seq      int64
-		kind     string
-	}{
+	tampered(t, []tampering{
 		{"a record removed", "DELETE FROM records WHERE seq = 3", 3, problemRemoved},
 		{"the first removed", "DELETE FROM records WHERE seq = 1", 1, problemRemoved},
 		{"one removed with its hash", "DELETE FROM records WHERE seq = 4;DELETE FROM hashes WHERE id = 4", 4, problemRemoved},
@@ -174,6 +170,12 @@ func TestTamper(t *testing.T) {
 		{"a size made larger", "UPDATE log SET size = 9", 8, problemCutOff},
 		{"no size", "DELETE FROM log", 0, problemRemoved},
 		{"bytes", "UPDATE log SET bytes = bytes + 1", 0, problemChanged},
+	})
+}
+
+// TestTamperBeside changes what lies beside the log: outputs, artifacts and the list of runs.
+func TestTamperBeside(t *testing.T) {
+	tampered(t, []tampering{
 		{"output", "UPDATE outputs SET data = CAST('ho' || char(10) AS BLOB) WHERE run = 'run_0'", 2, problemChanged},
 		{"output and its hash", "UPDATE outputs SET data = CAST('' AS BLOB), sha256 = 'e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855' WHERE run = 'run_0'", 2, problemChanged},
 		{"output moved", "UPDATE outputs SET run = 'run_2', stream = 'stderr' WHERE run = 'run_0'", 2, problemChanged},
@@ -196,10 +198,25 @@ func TestTamper(t *testing.T) {
 		{"an end elsewhere", "UPDATE runs SET end_seq = 6 WHERE id = 'run_1'", 4, problemChanged},
 		{"an owner", "UPDATE runs SET owner_pid = 1 WHERE id = 'run_1'", 3, problemChanged},
 		{"a start of an owner", "UPDATE runs SET owner_start = 1 WHERE id = 'run_1'", 3, problemChanged},
+		{"a text for a number", "UPDATE runs SET started_ns = 'x' WHERE id = 'run_1'", 3, problemChanged},
+		{"a text for a time", "UPDATE records SET time_ns = 'x' WHERE seq = 3", 3, problemChanged},
+		{"a text for a size", "UPDATE log SET size = 'x'", 1, problemChanged},
+		{"a text for bytes", "UPDATE artifacts SET bytes = 'x'", 4, problemChanged},
 		{"a boot", "UPDATE runs SET owner_boot = 'x' WHERE id = 'run_1'", 3, problemChanged},
 		{"running again", "UPDATE runs SET state = 'running', end_seq = 0, ended_ns = 0, status = '' WHERE id = 'run_1'", 4, problemChanged},
 		{"a run invented", "INSERT INTO runs (id, tenant, state, started_ns, start_seq) VALUES ('run_x', 'local', 'running', 1, 3)", 3, problemChanged},
-	} {
+	})
+}
+
+// tampering is a change by whoever owns the database, statements separated by semicolons, and what must be named first.
+type tampering struct {
+	name, do string
+	seq      int64
+	kind     string
+}
+
+func tampered(t *testing.T, cases []tampering) {
+	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			tr := newTrace(t, t.TempDir())
 			heads := fill(t, tr)
@@ -239,8 +256,9 @@ func TestTamperOnFiles(t *testing.T) {
 	}
 }
 
-// forge changes record seq as one who can compute but has no key: its stored hashes and all roots after it are made to fit.
-func forge(t *testing.T, tr *Trace, seq int64, k *key) {
+// forge changes record seq as one who can compute: its stored hashes and, where roots is set, all roots after it are made to
+// fit; heads are signed with k, or left as they were.
+func forge(t *testing.T, tr *Trace, seq int64, roots bool, k *key) {
 	t.Helper()
 	var rows []row
 	err := tr.store.View(t.Context(), func(tx *store.Tx) error {
@@ -274,6 +292,9 @@ func forge(t *testing.T, tr *Trace, seq int64, k *key) {
 			all[id] = h
 			do = append(do, fmt.Sprintf("UPDATE hashes SET hash = x'%x' WHERE id = %d", h[:], id))
 		}
+		if !roots {
+			continue
+		}
 		h := head{size: r.seq, signature: string(r.signature)}
 		if h.root, err = tlog.TreeHash(r.seq, all); err != nil {
 			t.Fatal(err)
@@ -292,12 +313,24 @@ func TestForged(t *testing.T) {
 	for seq := int64(1); seq <= 7; seq++ {
 		tr := newTrace(t, t.TempDir())
 		fill(t, tr)
-		forge(t, tr, seq, nil)
+		forge(t, tr, seq, true, nil)
 		wantFirst(t, verify(t, tr), seq, problemForged)
 		_, err := newAgain(t, tr).Start(t.Context(), someStart("run_next"))
 		if e := wantCode(t, "a run on top of it", err, glovebox.CodeUnavailable); !strings.Contains(e.Fix, "glovebox trace verify") {
 			t.Errorf("fix %q", e.Fix)
 		}
+	}
+}
+
+// TestForgedBelowTheHeads leaves the heads as they were signed and makes everything below them fit the change.
+func TestForgedBelowTheHeads(t *testing.T) {
+	for seq := int64(1); seq <= 7; seq++ {
+		tr := newTrace(t, t.TempDir())
+		fill(t, tr)
+		forge(t, tr, seq, false, nil)
+		wantFirst(t, verify(t, tr), seq, problemChanged)
+		_, err := newAgain(t, tr).Start(t.Context(), someStart("run_next"))
+		wantCode(t, "a run on top of it", err, glovebox.CodeUnavailable)
 	}
 }
 
@@ -319,7 +352,7 @@ func TestRewrittenByTheOwner(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	forge(t, tr, 5, k)
+	forge(t, tr, 5, true, k)
 	mustHold(t, tr)
 	mustHold(t, tr, heads[0], heads[1])
 	wantFirst(t, verify(t, tr, heads[2]), 1, problemChanged)
