@@ -32,7 +32,11 @@ var cpythonFew = []string{"test_posix", "test_tempfile", "test_mmap", "test_thre
 // cpythonTest runs one module: the tests' own limits lie far above what they need, and those that want more than a common
 // machine has are left out (their option -u).
 func cpythonTest(result, module string) []string {
-	return []string{"/usr/bin/python3", "-m", "test", "--timeout", "480", "--junit-xml", result, module}
+	command := []string{"/usr/bin/python3", "-m", "test", "--timeout", "480", "--junit-xml", result}
+	for _, pattern := range cpythonIgnored[module] {
+		command = append(command, "-i", pattern)
+	}
+	return append(command, module)
 }
 
 // TestCPython runs the tests of the language that most programs are written in, outside and inside. What ends otherwise
