@@ -8,6 +8,12 @@ var cpythonDiffers = []struct{ module, tests, reason string }{
 	{"test_import", `test\.test_import\..*`, forget},
 	{"test_importlib", `test\.test_importlib\.test_threaded_import\..*`, forget},
 	{"test_pickle", `test\.test_pickle\..*\.test_unpickle_module_race`, forget},
+	{"test_runpy", `test\.test_runpy\.RunModuleTestCase\..*`, forget},
+	{"test_trace", `test\.test_trace\.TestCoverageCommandLineOutput\.test_cover_files_written_no_highlight`, forget},
+	{"test_support", `test\.test_support\.TestSupport\.test_forget`, forget},
+	{"test_subprocess", `|test\.test_subprocess\.POSIXProcessTestCase\.test_(user|group)`,
+		"there are no other ids, so that to become one is \"invalid argument\" and not \"not permitted\""},
+	{"test_spwd", `test\.test_spwd\.TestSpwdNonRoot\.test_getspnam_exception`, "there is no /etc/shadow, not one that cannot be read"},
 	{"test_fcntl", `test\.test_fcntl\.TestFcntl\.test_fcntl_64_bit`,
 		"fcntl(F_NOTIFY) is refused: it tells what the host and other sandboxes do with files of the image"},
 	{"test_resource", `test\.test_resource\.ResourceTest\.test_prlimit`,
@@ -25,4 +31,10 @@ const forget = "it removes a compiled file beside the library that is not there,
 var cpythonLeftOut = map[string]string{
 	"test_doctest.txt":  "data of another test",
 	"test_doctest2.txt": "data of another test",
+}
+
+// cpythonIgnored are tests that are run neither outside nor inside, as patterns for the suite's option -i: sockets of UDP-Lite
+// and netlink, which lists interfaces, are refused, and at an error of theirs the suite's report of the whole module is lost.
+var cpythonIgnored = map[string][]string{
+	"test_socket": {"*UDPLITE*", "*testInterfaceNameIndex", "*scopeid_symbolic*"},
 }

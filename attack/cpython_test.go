@@ -32,7 +32,11 @@ var cpythonFew = []string{"test_posix", "test_tempfile", "test_mmap", "test_thre
 // cpythonTest runs one module: the tests' own limits lie far above what they need, and those that want more than a common
 // machine has are left out (their option -u).
 func cpythonTest(result, module string) []string {
-	return []string{"/usr/bin/python3", "-m", "test", "--timeout", "480", "--junit-xml", result, module}
+	command := []string{"/usr/bin/python3", "-m", "test", "--timeout", "1200", "--junit-xml", result}
+	for _, pattern := range cpythonIgnored[module] {
+		command = append(command, "-i", pattern)
+	}
+	return append(command, module)
 }
 
 // TestCPython runs the tests of the language that most programs are written in, outside and inside. What ends otherwise
@@ -176,7 +180,7 @@ func orAbsent(s string) string {
 func (s *soak) cpythonInside(t *testing.T, module string) (ends map[string]string, how string) {
 	t.Helper()
 	r, err := s.run(t.Context(), glovebox.Request{Argv: cpythonTest("/outputs/result.xml", module), Collect: true,
-		Limits: glovebox.Limits{Wall: 10 * time.Minute, CPU: 10 * time.Minute, CPUs: 2, Memory: 2 << 30, Disk: 1 << 30, Files: 100000,
+		Limits: glovebox.Limits{Wall: 30 * time.Minute, CPU: 30 * time.Minute, CPUs: 2, Memory: 2 << 30, Disk: 1 << 30, Files: 100000,
 			Processes: 512}}, nil)
 	how = endOf(r, err)
 	if err != nil {
@@ -217,7 +221,7 @@ func (s *soak) cpythonOutside(t *testing.T, module string) (map[string]string, e
 		return nil, err
 	}
 	result := filepath.Join(dir, "result.xml")
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "sh", append([]string{"-c", outsideScript, "sh", strconv.Itoa(id)}, cpythonTest(result, module)...)...)
 	cmd.Dir = dir

@@ -110,7 +110,7 @@ var kernel = map[string]string{
 	"KS-11": "TestCR07Attach",
 	"KS-12": "TestKS01RefusedCalls", "KS-13": "TestNT08RawSockets", "KS-14": "TestKS01RefusedCalls",
 	"KS-15": "TestCR17Terminal",
-	"KS-17": "TestKS17OtherNumbering", "KS-20": "TestKS20EveryNumber", "KS-21": "TestKS01RefusedCalls",
+	"KS-17": "TestKS17OtherNumbering", "KS-20": "TestKS20EveryNumber TestKS20Fuzz", "KS-21": "TestKS01RefusedCalls",
 	"KS-22": "TestKS01RefusedCalls",
 	"KS-23": "TestKS23StateOfEveryProcess", "KS-25": "TestKS25OwnFilter", "KS-28": "TestFS41ControlFiles",
 }
@@ -155,7 +155,7 @@ var doors = map[string]string{
 var controls = map[string]string{
 	"CT-01": "TestCT01Python", "CT-02": "TestCT01Python", "CT-04": "TestCT04Shell", "CT-05": "TestCT05ToolChains",
 	"CT-07": "TestCT01Python",
-	"CT-08": "TestCT01Python", "CT-10": "TestCT10Ends", "CT-11": "TestCT11JustUnderTheLimits",
+	"CT-08": "TestCT01Python", "CT-10": "TestCT10Ends", "CT-11": "TestCT11JustUnderTheLimits TestPairsUnderTheLimits",
 	"CT-13": "TestCT05ToolChains",
 }
 
