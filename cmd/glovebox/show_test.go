@@ -118,6 +118,20 @@ func TestTraceExports(t *testing.T) {
 	}
 }
 
+func TestErasedIsSaid(t *testing.T) {
+	tl := newTool(t)
+	tl.records = []glovebox.Record{{ID: "run_1", State: "ended", Lang: "python", Erased: time.Unix(1e9, 0)}}
+	if _, out, _ := tl.run("trace", "ls"); !strings.Contains(out, "(erased)") {
+		t.Errorf("%q", out)
+	}
+	if _, out, _ := tl.run("trace", "show", "run_1"); !strings.Contains(out, "erased:") || !strings.Contains(out, "by retention on 2001-09-09") {
+		t.Errorf("%q", out)
+	}
+	if _, out, _ := tl.run("trace", "export"); !strings.Contains(out, `"erased":"2001-09-09T`) {
+		t.Errorf("%q", out)
+	}
+}
+
 func TestTraceRefusals(t *testing.T) {
 	tl := newTool(t)
 	for args, says := range map[string]string{

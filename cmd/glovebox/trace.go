@@ -176,7 +176,10 @@ func recordWall(r *glovebox.Record) string {
 // programOf is what ran, in at most n characters of one line.
 func programOf(r *glovebox.Record, n int) string {
 	text := strings.Join(r.Argv, " ")
-	if len(r.Argv) == 0 {
+	switch {
+	case !r.Erased.IsZero():
+		text = "(erased)"
+	case len(r.Argv) == 0:
 		text = r.Lang + ": " + strings.TrimSpace(string(r.Code))
 	}
 	text = line(text)

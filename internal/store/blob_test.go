@@ -14,6 +14,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 )
 
 func shaOf(b []byte) string {
@@ -122,6 +123,41 @@ func TestPutFileRefuses(t *testing.T) {
 		}
 	}
 	if _, err := os.Stat(filepath.Join(dir, "target")); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestRemove: a blob goes by when it was put, whenever it was written, and putting it again makes it young.
+func TestRemove(t *testing.T) {
+	s := mustOpen(t, t.TempDir())
+	path := filepath.Join(t.TempDir(), "kept")
+	rewrite(t, path, []byte("printed long ago"))
+	if err := os.Chtimes(path, time.Unix(1, 0), time.Unix(1, 0)); err != nil {
+		t.Fatal(err)
+	}
+	_, sha, err := s.PutFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if gone, err := s.Remove(sha, time.Now().Add(-time.Minute)); gone || err != nil {
+		t.Errorf("a young blob was removed: %v, %v", gone, err)
+	}
+	wantBlob(t, s, sha, []byte("printed long ago"))
+	for range 2 { // the second time it is not there
+		if gone, err := s.Remove(sha, time.Now().Add(time.Minute)); !gone || err != nil {
+			t.Errorf("an old blob: %v, %v", gone, err)
+		}
+	}
+	if f, err := s.Open(sha); !errors.Is(err, fs.ErrNotExist) {
+		f.Close()
+		t.Errorf("it is still there: %v", err)
+	}
+	for _, name := range []string{"", "../../glovebox.db", strings.Repeat("/", 64)} {
+		if gone, err := s.Remove(name, time.Now().Add(time.Hour)); !gone || err != nil {
+			t.Errorf("%q: %v, %v", name, gone, err)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(s.dir, databaseName)); err != nil {
 		t.Error(err)
 	}
 }

@@ -135,7 +135,8 @@ func (t *Trace) adoptOne(ctx context.Context, tx *store.Tx, f foundRow) error {
 // readKept reads the rows of what a run left beside its record, without data.
 func readKept(ctx context.Context, tx *store.Tx, run string) (
 	outputs []keptOutput, artifacts []glovebox.Artifact, err error) {
-	rows, err := tx.Query(ctx, "SELECT stream, CAST(bytes AS INTEGER), sha256 FROM outputs WHERE run = ? ORDER BY stream DESC", run)
+	rows, err := tx.Query(ctx, `SELECT stream, CAST(bytes AS INTEGER), sha256 FROM outputs WHERE run = ?
+		ORDER BY stream DESC`, run)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -104,8 +104,11 @@ func (p *publisher) openFile() error {
 		return err
 	}
 	info, err := f.Stat()
-	if err == nil && (!info.Mode().IsRegular() || info.Mode().Perm()&0o022 != 0) {
-		err = errHeadsFile
+	if err == nil {
+		stat, ok := info.Sys().(*syscall.Stat_t)
+		if !ok || !info.Mode().IsRegular() || info.Mode().Perm()&0o022 != 0 || stat.Uid != 0 && int(stat.Uid) != os.Geteuid() {
+			err = errHeadsFile
+		}
 	}
 	if err != nil {
 		return errors.Join(err, f.Close())

@@ -274,7 +274,8 @@ func (v *verifier) strays() error {
 		{"the list of runs has a run that no record began", `SELECT u.id, CAST(u.start_seq AS INTEGER)
 			FROM runs u LEFT JOIN records r ON r.seq = u.start_seq AND r.run = u.id WHERE r.seq IS NULL LIMIT 10`},
 		{"the list of runs says that a run has ended, and no record does", `SELECT u.id, CAST(u.end_seq AS INTEGER)
-			FROM runs u LEFT JOIN records r ON r.seq = u.end_seq AND r.run = u.id WHERE u.state <> 'running' AND r.seq IS NULL LIMIT 10`},
+			FROM runs u LEFT JOIN records r ON r.seq = u.end_seq AND r.run = u.id
+			WHERE u.state <> 'running' AND r.seq IS NULL LIMIT 10`},
 		{"there is output of a run that never was", `SELECT run, 0 FROM outputs
 			WHERE run NOT IN (SELECT id FROM runs) LIMIT 10`},
 		{"there is an artifact of a run that never was", `SELECT run, 0 FROM artifacts
