@@ -211,7 +211,8 @@ exec prlimit --nofile=1024:1024 --core=0:0 setpriv --reuid $id --regid $id --cle
 // its own and a group of processes that is ended afterwards.
 func (s *soak) cpythonOutside(t *testing.T, module string) (map[string]string, error) {
 	t.Helper()
-	id := 0x71000000 + os.Getpid()%65536    // which no account has
+	// No account has it, and it fits the oldest format of archives.
+	id := 0x1f0000 + os.Getpid()%65536
 	dir, err := os.MkdirTemp("", "gb-out-") // short: names of sockets are
 	if err != nil {
 		return nil, err
