@@ -54,13 +54,8 @@ func (s *sandbox) readPosture(f *wire.Started) (glovebox.Posture, error) {
 		return nil, postureError("its network interfaces are %q", f.Interfaces)
 	}
 	p["network"] = "loopback only"
-	switch s.queue {
-	case "128":
-		p["waiting_connections"] = "at most 128 a socket"
-	case "":
-		p["waiting_connections"] = "the kernel's own bound"
-	default:
-		return nil, postureError("its bound on waiting connections is %.20q", s.queue)
+	if p["waiting_connections"], err = s.readWaiting(f); err != nil {
+		return nil, err
 	}
 	if err := s.readMounts(f.Mounts, p); err != nil {
 		return nil, err
@@ -70,6 +65,18 @@ func (s *sandbox) readPosture(f *wire.Started) (glovebox.Posture, error) {
 		p["landlock"] = fmt.Sprintf("version %d", s.landlock)
 	}
 	return p, s.readLimits(p, status)
+}
+
+// readWaiting checks both parts of the bound on what lies in connections that nobody has accepted: what one holds, and that
+// init answers for the calls that make room for them.
+func (s *sandbox) readWaiting(f *wire.Started) (string, error) {
+	if s.buffer != wire.ReceiveBuffer {
+		return "", postureError("its receive buffers are %.40q", s.buffer)
+	}
+	if f.Notifications != "anon_inode:seccomp notify" {
+		return "", postureError("its filter notifies %.40q", f.Notifications)
+	}
+	return fmt.Sprintf("at most %d of 16 KiB", wire.WaitingConnections), nil
 }
 
 // readLimits checks that the program is in its control groups and that they have the limits that were granted.

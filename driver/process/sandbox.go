@@ -31,7 +31,7 @@ type sandbox struct {
 	data     *os.File
 	baseline int64 // bytes of data in use before the program
 	landlock int
-	queue    string // as in wire.Ready
+	buffer   string // as in wire.Ready
 
 	replies chan reply    // answers to requests, one at a time
 	lost    chan struct{} // closed when nothing more will come from init

@@ -32,7 +32,7 @@ var initCapabilities = []uintptr{
 	unix.CAP_CHOWN, unix.CAP_FOWNER, // the program's folders and pipes
 	unix.CAP_DAC_OVERRIDE,              // open outputs whatever their modes
 	unix.CAP_DAC_READ_SEARCH,           //
-	unix.CAP_KILL, unix.CAP_SYS_PTRACE, // end the program; read its namespaces for the posture
+	unix.CAP_KILL, unix.CAP_SYS_PTRACE, // end the program; read its namespaces, listen for it
 	unix.CAP_SYS_RESOURCE,                  // lower what the kernel lends to its own user namespace
 	unix.CAP_SYS_CHROOT, unix.CAP_SYS_NICE, // pivot_root; oom score
 }
@@ -176,7 +176,7 @@ func (s *sandbox) awaitReady(ctx context.Context) error {
 		wire.CloseAll(r.files)
 		return err
 	}
-	s.data, s.landlock, s.queue = r.files[0], r.message.Ready.LandlockABI, r.message.Ready.Queue
+	s.data, s.landlock, s.buffer = r.files[0], r.message.Ready.LandlockABI, r.message.Ready.Buffer
 	s.baseline = (int64(st.Blocks) - int64(st.Bfree)) * st.Bsize
 	return nil
 }

@@ -51,7 +51,7 @@ var childSteps = [...]string{
 // childError is what the child writes when it is fenced and before it gives up.
 type childError struct {
 	step  childStep
-	errno int32
+	errno int32 // of the child that is fenced: its descriptor of the filter's notifications
 }
 
 // child is everything a child needs, as the kernel wants it.
@@ -87,6 +87,7 @@ type child struct {
 type started struct {
 	pid          int
 	report, gate int
+	notes        int // the child's own descriptor of its filter's notifications
 }
 
 // start forks c and waits until it stands at the gate. A failed child is dead and reaped.
@@ -129,6 +130,7 @@ func (c *child) start() (*started, error) {
 	if err == nil && said.step != stepFenced {
 		err = step(childSteps[said.step], unix.Errno(said.errno))
 	}
+	w.notes = int(said.errno)
 	if err != nil {
 		w.close()
 		if err != errHungUp { // or it may be frozen, and not end before init does
@@ -376,7 +378,9 @@ func (c *child) fence() syscall.Errno {
 		return e
 	}
 	c.failed.step = stepFilter
-	_, _, e := syscall.RawSyscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, 0, uintptr(unsafe.Pointer(&c.filter)))
+	notes, _, e := syscall.RawSyscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_NEW_LISTENER,
+		uintptr(unsafe.Pointer(&c.filter)))
+	c.failed.errno = int32(notes) // closes when the program is executed
 	return e
 }
 

@@ -69,9 +69,18 @@ func (s *sandbox) exec(e *wire.Exec, files []*os.File) error {
 	if err != nil {
 		return s.fail(err)
 	}
+	facts := s.facts(w.pid)
+	notes, name, err := w.fetch()
+	if err != nil {
+		w.close() // which ends the child
+		reapOne(w.pid)
+		return s.fail(step("take notifications of its filter", err))
+	}
+	facts.Notifications = name
+	go s.sockets.answer(notes)
 	s.waiting = &waiting{started: w, pipes: p, name: e.Argv[0]}
 	keep = true
-	return s.conn.Send(wire.Message{Started: s.facts(w.pid)}, p.far...)
+	return s.conn.Send(wire.Message{Started: facts}, p.far...)
 }
 
 // takeFreezer keeps the last descriptor as that of the freezer, if it is one. It is the same with every program.

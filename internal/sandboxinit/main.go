@@ -49,9 +49,10 @@ type sandbox struct {
 	landlock int // the program's ruleset, -1 for none
 	freezer  int // state of the freezer that the program is in, -1 for none
 	abi      int
-	queue    string   // the bound on connections that wait at one socket; empty where the kernel does not show it
+	buffer   string   // wire.ReceiveBuffer as the kernel shows it
 	waiting  *waiting // the child at the gate, if any
 	leaders  chan leader
+	sockets  listeners
 }
 
 // Main runs init until its lifeline closes and returns the process's exit code.
@@ -70,6 +71,7 @@ func Main() int {
 		conn:     wire.NewConn(os.NewFile(wire.ControlFD, "control")),
 		landlock: -1, freezer: -1,
 		leaders: make(chan leader, 1),
+		sockets: listeners{room: map[uint64]int{}},
 	}
 	go s.reap()
 	for {
@@ -117,7 +119,7 @@ func (s *sandbox) serve(m wire.Message, files []*os.File) error {
 			return s.fail(err)
 		}
 		data := os.NewFile(uintptr(s.data), "data")
-		return s.conn.Send(wire.Message{Ready: &wire.Ready{LandlockABI: s.abi, Queue: s.queue}}, data)
+		return s.conn.Send(wire.Message{Ready: &wire.Ready{LandlockABI: s.abi, Buffer: s.buffer}}, data)
 	case m.Exec != nil:
 		return s.exec(m.Exec, files)
 	case m.Go != nil:

@@ -2,7 +2,6 @@ package sandboxinit
 
 import (
 	"errors"
-	"io/fs"
 	"slices"
 	"strings"
 	"unsafe"
@@ -10,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"glovebox/internal/kernelfile"
+	"glovebox/internal/sandboxinit/wire"
 )
 
 // Of /proc the program sees its own processes and what describes the machine in general. What follows is hidden because it
@@ -69,22 +69,20 @@ func (s *sandbox) makeProc() error {
 }
 
 // limitKernel lowers what the kernel lends to a user or a network in all, of which a sandbox could otherwise take the
-// host's share too: watches are counted for whoever made the user namespace as well, and connections that nobody accepts
-// for nobody. Older kernels keep the last of these from all but the host's root.
+// host's share too: watches are counted for whoever made the user namespace as well, and connections that nobody accepts,
+// or that have ended, for nobody.
 func (s *sandbox) limitKernel() error {
-	const queue = "sys/net/core/somaxconn"
+	const buffer = "sys/net/ipv4/tcp_rmem"
 	for _, l := range []struct{ file, most string }{
-		{"sys/user/max_inotify_instances", "16"}, {"sys/user/max_inotify_watches", "8192"}, {queue, "128"},
+		{"sys/user/max_inotify_instances", "16"}, {"sys/user/max_inotify_watches", "8192"}, {buffer, wire.ReceiveBuffer},
+		{"sys/net/ipv4/tcp_max_tw_buckets", "4096"},
 	} {
-		err := kernelfile.WriteAt(s.proc, l.file, l.most)
-		if errors.Is(err, fs.ErrNotExist) && l.file == queue {
-			return nil
-		}
-		if err != nil {
+		if err := kernelfile.WriteAt(s.proc, l.file, l.most); err != nil {
 			return step("limit "+l.file, err)
 		}
 	}
-	s.queue = strings.TrimSpace(s.readProc(queue))
+	s.sockets.proc = s.proc
+	s.buffer = strings.TrimSpace(s.readProc(buffer))
 	return nil
 }
 

@@ -214,7 +214,7 @@ func (s *Setup) fields(c *codec) {
 
 func (r *Ready) fields(c *codec) {
 	integer(c, &r.LandlockABI)
-	c.text(&r.Queue)
+	c.text(&r.Buffer)
 }
 
 func (e *Exec) fields(c *codec) {
@@ -236,6 +236,7 @@ func (s *Started) fields(c *codec) {
 	c.text(&s.UIDMap)
 	list(c, &s.Namespaces, c.text)
 	list(c, &s.Interfaces, c.text)
+	c.text(&s.Notifications)
 }
 
 func (*Go) fields(*codec) {}

@@ -19,13 +19,14 @@ func messages() map[string]Message {
 			DiskBytes: math.MaxInt64, DiskFiles: 1, DiskGiven: true, Hostname: "sandbox", Filter: bytes.Repeat([]byte{0, 0xff}, 3000),
 			Landlock: true, OpenFiles: math.MaxUint64,
 		}},
-		"ready": {Ready: &Ready{LandlockABI: 7, Queue: "128"}},
+		"ready": {Ready: &Ready{LandlockABI: 7, Buffer: "4096\t4096\t4096"}},
 		"exec": {Exec: &Exec{
 			Argv: [][]byte{[]byte("sh"), {}, {0xff, '\n'}}, Env: [][]byte{[]byte("A=b")}, Dir: "/workspace", HasCode: true,
 			CodeName: "main.py", BornIn: true, CgroupFiles: 5, CPUs: []int{0, 300}, Freezer: true, Stdin: true,
 		}},
 		"started": {Started: &Started{
 			Status: "Name:\tsh\n", Mounts: "1 2\n", UIDMap: "0 1 1\n", Namespaces: []string{"a", "b"}, Interfaces: []string{"lo"},
+			Notifications: "anon_inode:seccomp notify",
 		}},
 		"go":         {Go: &Go{}},
 		"ended":      {Ended: &Ended{WaitStatus: math.MaxUint32, NotStarted: "no such program"}},

@@ -70,7 +70,7 @@ type File struct {
 // Ready says that the sandbox is built. Its descriptor is the root of the sandbox's own file system.
 type Ready struct {
 	LandlockABI int
-	Queue       string // net.core.somaxconn as the kernel shows it inside; empty where it does not
+	Buffer      string // net.ipv4.tcp_rmem as the kernel shows it inside
 }
 
 // Exec starts the program. Descriptors: the code (if HasCode), then the folder of a version 2 control group for the child to
@@ -98,6 +98,8 @@ type Started struct {
 	UIDMap     string   // /proc/PID/uid_map
 	Namespaces []string // the link texts of /proc/PID/ns, one for each of NamespaceKinds, empty if unreadable
 	Interfaces []string // the names in /proc/net/dev
+	// Notifications is the link text of the descriptor on which init answers for the filter.
+	Notifications string
 }
 
 // NamespaceKinds are the namespaces that a program has of its own, as /proc/PID/ns names them. They are constants in all but
@@ -164,6 +166,13 @@ var ProgramLimits = [...]Rlimit{
 	{unix.RLIMIT_NICE, 0, 0},
 	{unix.RLIMIT_RTPRIO, 0, 0},
 }
+
+// WaitingConnections is how many TCP connections wait to be accepted in a sandbox, all its sockets together.
+const WaitingConnections = 1024
+
+// ReceiveBuffer is net.ipv4.tcp_rmem of a sandbox: the least, first and most bytes that a TCP socket holds of what was sent to
+// it. What an accepted socket holds counts for the run; one that waits to be accepted holds no more.
+const ReceiveBuffer = "4096\t16384\t16384"
 
 // ControlFD is the descriptor on which init finds its control socket.
 const ControlFD = 3

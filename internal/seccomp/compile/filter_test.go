@@ -79,6 +79,8 @@ func (m vm) ask(t testing.TB, audit, number uint32, args ...uint64) string {
 	switch action := asm.Action(n) &^ 0xffff; action {
 	case asm.ActionAllow, asm.ActionKillProcess:
 		return action.String()
+	case asm.ActionUserNotify:
+		return "asks init"
 	case asm.ActionErrno:
 		switch e := syscall.Errno(n & 0xffff); e {
 		case syscall.EAFNOSUPPORT:
@@ -213,6 +215,10 @@ func argumentCases() []argumentCase {
 		{"socket", []uint64{44, 3, 0}, "EAFNOSUPPORT"}, {"socket", []uint64{0, 1, 0}, "EAFNOSUPPORT"},
 		{"socketpair", []uint64{1, 1, 0}, "allow"}, {"socketpair", []uint64{high | 1, 5, 0}, "allow"},
 		{"socketpair", []uint64{30, 5, 0}, "EAFNOSUPPORT"}, {"socketpair", []uint64{1<<32 | 2, 1, 0}, "EAFNOSUPPORT"},
+
+		{"listen", []uint64{0, 5}, "asks init"}, {"listen", []uint64{high | 3, 0}, "asks init"},
+		{"setsockopt", []uint64{0, 1, 8}, "0"}, {"setsockopt", []uint64{0, high | 1, high | 8}, "0"},
+		{"setsockopt", []uint64{0, 1, 7}, "allow"}, {"setsockopt", []uint64{0, 6, 8}, "allow"},
 
 		{"personality", []uint64{0}, "allow"}, {"personality", []uint64{0xffffffff}, "allow"},
 		{"personality", []uint64{^uint64(0)}, "allow"}, {"personality", []uint64{high}, "allow"},

@@ -109,6 +109,10 @@ func conditions() []condition {
 			"other families load modules of the kernel and go past the network's rules; netlink answers that nobody reads " +
 				"are memory that no run pays for", emitSocket},
 		{"socketpair", "other than unix", "EAFNOSUPPORT", "no other family is in use", emitSocketpair},
+		{"listen", "", "asks init", "what waits to be accepted counts for no run, so init bounds it and listens in the program's place",
+			func(p *asm.Program) { p.Ret(asm.ActionUserNotify) }},
+		{"setsockopt", "SO_RCVBUF: taken note of and not set", "0",
+			"connections that wait to be accepted would have it too", emitSetsockopt},
 		{"personality", "other than the query and plain Linux", "EPERM", "switches off protections of memory",
 			emitPersonality},
 		{"sched_setscheduler", "other than the normal, batch and idle classes", "EPERM", "starves the machine",
@@ -253,6 +257,17 @@ func emitSocketpair(p *asm.Program) {
 	p.LdLo(0)
 	p.JmpIfTrue(bpf.JumpEqual, syscall.AF_UNIX, pass)
 	allowElse(p, syscall.EAFNOSUPPORT, pass)
+}
+
+func emitSetsockopt(p *asm.Program) {
+	const sockets, receiveBuffer = 1, 8 // SOL_SOCKET and SO_RCVBUF (asm-generic/socket.h)
+	pass, note := p.NewLabel(), p.NewLabel()
+	p.LdLo(1)
+	p.JmpIfTrue(bpf.JumpNotEqual, sockets, pass)
+	p.LdLo(2)
+	p.JmpIfTrue(bpf.JumpEqual, receiveBuffer, note)
+	p.SetLabel(pass)
+	refuseElse(p, 0, note)
 }
 
 func emitPersonality(p *asm.Program) {
