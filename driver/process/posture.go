@@ -76,7 +76,7 @@ func (s *sandbox) readWaiting(f *wire.Started) (string, error) {
 	if f.Notifications != "anon_inode:seccomp notify" {
 		return "", postureError("its filter notifies %.40q", f.Notifications)
 	}
-	return fmt.Sprintf("at most %d of 16 KiB", wire.WaitingConnections), nil
+	return fmt.Sprintf("at most %d of 32 KiB", wire.WaitingConnections), nil
 }
 
 // readLimits checks that the program is in its control groups and that they have the limits that were granted.
