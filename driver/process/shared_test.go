@@ -1,9 +1,6 @@
 package process_test
 
-import (
-	"strings"
-	"testing"
-)
+import "testing"
 
 // TestSharedByTheKernel is about what the kernel counts for the user who made a namespace, or for nobody, or tells to whoever
 // asks: a program gets a small part of it or none.
@@ -29,8 +26,10 @@ print("pending signals", resource.getrlimit(resource.RLIMIT_SIGPENDING)[0])
 print("cores", resource.getrlimit(resource.RLIMIT_CORE)[1])
 resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 print("cores still", resource.getrlimit(resource.RLIMIT_CORE)[1])
-queue = "/proc/sys/net/core/somaxconn"
-print("queue of connections", open(queue).read().strip() if os.path.exists(queue) else "none")
+for name in "tcp_rmem", "tcp_max_tw_buckets": print(name, *open("/proc/sys/net/ipv4/" + name).read().split())
+s = socket.socket()
+s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
+print("buffer", s.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF))
 '`
 	l := limits()
 	l.OpenFiles = 1024
@@ -42,14 +41,12 @@ init is seen: False
 pending signals 1024
 cores 1
 cores still 1
-queue of connections 128
+tcp_rmem 4096 32768 32768
+tcp_max_tw_buckets 4096
+buffer 32768
 `
 	r := start(t, newDriver(t), l, script)
-	want := told
-	if r.Posture()["waiting_connections"] == "the kernel's own bound" {
-		want = strings.Replace(want, "queue of connections 128", "queue of connections none", 1)
-	}
-	if got := r.output(t); got != want {
-		t.Errorf("inside:\n%s\nwant:\n%s", got, want)
+	if got := r.output(t); got != told {
+		t.Errorf("inside:\n%s\nwant:\n%s", got, told)
 	}
 }

@@ -72,9 +72,10 @@ func haveAccount() error {
 	return nil
 }
 
-// asUser runs the conformance suite again as an ordinary user, in this process's mounts.
+// asUser runs the conformance suite again, and what init does in the program's place, as an ordinary user, in this process's
+// mounts.
 func asUser(env []string, out io.Writer, sys *syscall.SysProcAttr) error {
-	cmd := exec.Command("/proc/self/exe", "-test.run", "TestConformance|TestSupervisorDiesWhileAllIsFrozen", "-test.v")
+	cmd := exec.Command("/proc/self/exe", "-test.run", "TestConformance|TestSupervisorDiesWhileAllIsFrozen|TestListen", "-test.v")
 	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr, cmd.SysProcAttr = "/", env, out, out, sys
 	return cmd.Run()
 }
@@ -118,7 +119,8 @@ func TestOrdinaryUser(t *testing.T) {
 			err = asUser([]string{"PATH=/usr/bin:/bin", "TMPDIR=" + scratch, "HOME=" + scratch, c.env + "=" + cgroup,
 				"GLOVEBOX_TEST_INIT=" + initBinary}, &out, c.sys)
 			if err != nil || strings.Count(out.String(), "--- PASS: TestConformance/") < 30 ||
-				!strings.Contains(out.String(), "--- PASS: TestSupervisorDiesWhileAllIsFrozen") {
+				!strings.Contains(out.String(), "--- PASS: TestSupervisorDiesWhileAllIsFrozen") ||
+				!strings.Contains(out.String(), "--- PASS: TestListen/bound") {
 				t.Errorf("%v\n%s", err, out.String())
 			}
 		})

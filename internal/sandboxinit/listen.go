@@ -28,15 +28,17 @@ const longestQueue = 128
 
 // listeners are the listening sockets of a sandbox.
 type listeners struct {
-	mu   sync.Mutex
-	proc int            // the sandbox's /proc
-	room map[uint64]int // by inode: for how many waiting connections there is room
+	mu    sync.Mutex
+	proc  int            // the sandbox's /proc
+	room  map[uint64]int // by inode: for how many waiting connections there is room
+	since int            // calls since it was last counted which sockets there still are
 }
 
 // answer does what the program's calls of listen ask for until nobody is left under its filter. It owns notes, the descriptor
 // of the filter's notifications (seccomp_unotify(2)).
 func (l *listeners) answer(notes int) {
 	defer unix.Close(notes)
+	spent, idle := time.Duration(0), time.Now()
 	for {
 		ready := []unix.PollFd{{Fd: int32(notes), Events: unix.POLLIN}}
 		if _, err := unix.Poll(ready, -1); err != nil {
@@ -52,14 +54,21 @@ func (l *listeners) answer(notes int) {
 		if control(notes, unix.SECCOMP_IOCTL_NOTIF_RECV, unsafe.Pointer(&n)) != 0 {
 			continue // whoever asked is gone
 		}
-		begun := time.Now()
+		asked := time.Now()
 		r := response{id: n.id, errno: -int32(l.listen(notes, &n))}
 		// One who is gone, or was interrupted and asks again, needs no answer.
 		control(notes, unix.SECCOMP_IOCTL_NOTIF_SEND, unsafe.Pointer(&r))
-		// Init's time is beside the run's limit of it. A program that does nothing but ask gets a tenth of a CPU of it.
-		time.Sleep(min(9*time.Since(begun), 50*time.Millisecond))
+		// Init's time is beside the run's limit of it: whoever does nothing but ask gets a tenth of a CPU.
+		took := time.Since(asked)
+		if spent = max(0, spent-asked.Sub(idle)/9) + took; spent > burst {
+			time.Sleep(min(9*took, burst))
+		}
+		idle = asked.Add(took)
 	}
 }
+
+// burst is how much time init spends on listening before it takes its time.
+const burst = 50 * time.Millisecond
 
 // notification is struct seccomp_notif and response struct seccomp_notif_resp (linux/seccomp.h).
 type notification struct {
@@ -160,17 +169,24 @@ func (l *listeners) do(sock, asked int) error {
 	return nil
 }
 
-// grant says how long the queue of a socket may be. One takes an eighth of the room that is left at most, so that there is
-// some for many.
+const half = wire.WaitingConnections / 2
+
+// grant says how long the queue of a socket may be. One takes an eighth of the room that is left at most, and less once half
+// is gone, so that there is some for many.
 func (l *listeners) grant(ino uint64, asked int) (int, error) {
+	// Counting takes milliseconds, and is of use when sockets have gone.
 	left := l.left(ino)
-	if asked+1 > left/8 {
+	if l.since++; left <= half && l.since > 8 || left < 2 {
 		if err := l.count(); err != nil {
 			return 0, err
 		}
-		left = l.left(ino)
+		left, l.since = l.left(ino), 0
 	}
-	queue := max(min(asked, left/8-1), min(asked, 1))
+	share := left / 8
+	if left <= half {
+		share = left / 32
+	}
+	queue := max(min(asked, share-1), min(asked, 1))
 	if queue+1 > left {
 		return 0, unix.ENOBUFS
 	}
