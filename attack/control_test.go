@@ -40,6 +40,12 @@ func TestCT05ToolChains(t *testing.T) {
 	}
 }
 
+func TestCT09Servers(t *testing.T) {
+	if o := attack(t, trial{program: "ct09_servers.py"}); o.Stdout != "20 4005 60 3 page\n" || o.exit != 0 {
+		t.Errorf("exit %d (%s), stdout %q, stderr %q", o.exit, o.Reason, o.Stdout, o.Stderr)
+	}
+}
+
 func TestCT10Ends(t *testing.T) {
 	for _, code := range []int{0, 1, 2, 126, 127, 128, 255} {
 		ended(t, attack(t, trial{program: "ct10_ends.sh", args: []string{"code", fmt.Sprint(code)}}), "exited", code,

@@ -19,7 +19,7 @@ const required = `
 FS-01 FS-02 FS-04 FS-06 FS-08 FS-09 FS-11 FS-12 FS-14 FS-15 FS-16 FS-18 FS-21 FS-22 FS-23 FS-28 FS-31 FS-33 FS-35 FS-36 FS-39 FS-41
 FS-43 NT-01 NT-02 NT-03 NT-05 NT-07 NT-08 NT-10 NT-11 NT-12 NT-13 NT-15 NT-17 NT-18 NT-19 NT-21 NT-23 NT-24 NT-26 CR-01 CR-02 CR-04
 CR-05 CR-07 CR-09 CR-10 CR-11 CR-12 CR-14 CR-16 CR-17 RS-01 RS-02 RS-03 RS-05 RS-06 RS-07 RS-09 RS-10 RS-12 RS-13 RS-17 RS-20 RS-23
-RS-24 RS-26 RS-28 RS-29 RS-30 RS-31 RS-34 RS-40 RS-42 RS-44 RS-45 KS-01 KS-03 KS-05 KS-06 KS-07 KS-09 KS-10 KS-11 KS-12 KS-15 KS-17
+RS-24 RS-26 RS-28 RS-29 RS-30 RS-31 RS-34 RS-40 RS-42 RS-44 RS-45 RS-49 KS-01 KS-03 KS-05 KS-06 KS-07 KS-09 KS-10 KS-11 KS-12 KS-15 KS-17
 KS-20 KS-23 IL-02 IL-03 IL-07 IL-13 LT-01 LT-02 LT-04 LT-09 LT-11 LT-14 OU-01 OU-02 OU-06 OU-09 OU-10 OU-13 OU-14 OU-21 AU-01 AU-04
 AU-07 CF-01 CF-03 CF-04 CF-05 CF-06 CF-10 CF-11 CF-15 LG-06 CT-01 CT-02 CT-04 CT-05 CT-10 CT-11
 BL-001 BL-006 BL-008 BL-009 BL-011 BL-012 BL-013 BL-014 BL-016 BL-017 BL-020 BL-021 BL-022 BL-025 BL-026 BL-028 BL-029 BL-030 BL-031
@@ -100,7 +100,7 @@ var resources = map[string]string{
 	"RS-36": "TestRS36RaiseLimits", "RS-37": "TestRS36RaiseLimits",
 	"RS-39": "TestKS01RefusedCalls TestRS47InnerTimeouts", "RS-40": "TestRS40OddLimits policy:TestOddLimits",
 	"RS-42": "TestRS42BuildStep", "RS-44": "TestRS44CallerGoesAway", "RS-45": "TestRS45Churn",
-	"RS-47": "TestRS47InnerTimeouts",
+	"RS-47": "TestRS47InnerTimeouts", "RS-49": "TestRS49Unaccepted driver/process:TestListen",
 }
 
 var kernel = map[string]string{
@@ -155,7 +155,7 @@ var doors = map[string]string{
 var controls = map[string]string{
 	"CT-01": "TestCT01Python", "CT-02": "TestCT01Python", "CT-04": "TestCT04Shell", "CT-05": "TestCT05ToolChains",
 	"CT-07": "TestCT01Python",
-	"CT-08": "TestCT01Python", "CT-10": "TestCT10Ends", "CT-11": "TestCT11JustUnderTheLimits",
+	"CT-08": "TestCT01Python", "CT-09": "TestCT09Servers", "CT-10": "TestCT10Ends", "CT-11": "TestCT11JustUnderTheLimits",
 	"CT-13": "TestCT05ToolChains",
 }
 
