@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -136,4 +137,53 @@ func TestNT26EmptyMeansClosed(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestRS49Unaccepted fills connections that nobody accepts, which the kernel counts for nobody. What it gets is read from the
+// kernel's own count of what lies in TCP sockets, of the whole machine.
+func TestRS49Unaccepted(t *testing.T) {
+	const most, noise = 32 << 20, 16 << 20
+	before, stop := tcpMemory(t), make(chan struct{})
+	peak := make(chan int64)
+	go func() {
+		var high int64
+		for {
+			high = max(high, tcpMemory(t))
+			select {
+			case <-stop:
+				peak <- high
+				return
+			case <-time.After(50 * time.Millisecond):
+			}
+		}
+	}()
+	o := attack(t, trial{program: "rs49_unaccepted.py", args: []string{"4", "24000", "1"}, tell: true, within: time.Minute,
+		flags: []string{"--memory", "64MiB", "--disk", "16MiB", "--wall", "50s"}})
+	close(stop)
+	if got := <-peak - before; got > most+noise {
+		t.Errorf("%d MiB lie in TCP sockets that no run pays for", got>>20)
+	} else {
+		t.Logf("%d MiB lie in TCP sockets", got>>20)
+	}
+	if o.Status != "exited" || !strings.Contains(o.Stdout, "held") {
+		t.Errorf("status %s, stdout %q, stderr %q", o.Status, o.Stdout, o.Stderr)
+	}
+	if !settle(10*time.Second, func() bool { return tcpMemory(t)-before < noise }) {
+		t.Errorf("%d bytes lay in TCP sockets before and %d do now", before, tcpMemory(t))
+	}
+}
+
+// tcpMemory is what lies in all TCP sockets of the machine.
+func tcpMemory(t *testing.T) int64 {
+	for line := range strings.Lines(read("/proc/net/sockstat")) {
+		if f := strings.Fields(line); f[0] == "TCP:" {
+			pages, err := strconv.ParseInt(f[len(f)-1], 10, 64)
+			if err != nil {
+				t.Error(err)
+			}
+			return pages * int64(os.Getpagesize())
+		}
+	}
+	t.Error("the kernel does not say what lies in TCP sockets")
+	return 0
 }

@@ -1,5 +1,6 @@
 # CT-09: everyday servers and their clients: threads, asyncio, managers, node, many at once and many in turn
-import asyncio, http.server, multiprocessing.managers as managers, shutil, socket, socketserver, subprocess, threading, urllib.request
+import asyncio, http.server, shutil, socket, socketserver, subprocess, threading, urllib.request
+import multiprocessing.managers as managers
 
 
 def get(port):

@@ -1,10 +1,10 @@
-# RS-49: fills connections that nobody accepts, with as many listening sockets as it gets, up to 256 MiB, and holds them
+# RS-49: fills connections that nobody accepts, up to 256 MiB, and holds them; arguments: processes, bytes sent to each, seconds
 import os, resource, socket, sys, time
 
 if os.environ.get("HARNESS_OK") != "1":
     sys.exit(9)
 
-most, workers, piece, seconds = 256 << 20, int(sys.argv[1]), 128 << 10, float(sys.argv[2])
+most, workers, piece, seconds = 256 << 20, int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
 resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
 
 
@@ -48,4 +48,3 @@ for _ in range(workers - 1):
 listeners, sent = fill(most // workers)
 print("held", len(listeners), sent, flush=True)
 time.sleep(seconds)
-os.kill(0, 9)
