@@ -141,17 +141,22 @@ func (d *Driver) landlockControl() glovebox.Control {
 }
 
 func (d *Driver) filterControl() glovebox.Control {
-	action := uint32(unix.SECCOMP_RET_KILL_PROCESS)
-	_, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_GET_ACTION_AVAIL, 0, uintptr(unsafe.Pointer(&action)))
+	var errno unix.Errno
+	for _, action := range []uint32{unix.SECCOMP_RET_KILL_PROCESS, unix.SECCOMP_RET_USER_NOTIF} {
+		if _, _, errno = unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_GET_ACTION_AVAIL, 0,
+			uintptr(unsafe.Pointer(&action))); errno != 0 {
+			break
+		}
+	}
 	if errno != 0 && d.around.filtered() {
 		return control("system call filter", false, "a filter of system calls over Glovebox refuses another: "+errno.Error(),
 			seccompFix)
 	}
 	if errno != 0 {
-		return control("system call filter", false, "the kernel does not filter system calls: "+errno.Error(),
-			"boot a kernel with CONFIG_SECCOMP_FILTER")
+		return control("system call filter", false, "the kernel does not filter system calls as needed: "+errno.Error(),
+			"boot Linux 5.9 or later with CONFIG_SECCOMP_FILTER")
 	}
-	return control("system call filter", true, "kills a process", "")
+	return control("system call filter", true, "kills a process, asks init", "")
 }
 
 func diskControl() glovebox.Control {

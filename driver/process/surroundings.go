@@ -31,6 +31,7 @@ const (
 		"clone3, clone, unshare, mount and pivot_root through"
 	appArmorFix = "sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0, or an AppArmor profile for glovebox-init " +
 		"that has the line: userns,"
+	notifyFix = "start the container without it (LXD and Incus: set every security.syscalls.intercept.* of it to false)"
 	maskedFix = "docker run --security-opt systempaths=unconfined (podman: --security-opt unmask=ALL)"
 )
 
@@ -110,6 +111,9 @@ func (s surroundings) step(name string, errno unix.Errno, err error) error {
 	case name == "mount proc" && errno == unix.EPERM && s.covered():
 		return refusal{"a sandbox may not have a /proc of its own: parts of the /proc that is here are covered, as containers " +
 			"have it", maskedFix}.error("build sandbox", err)
+	case name == "install system call filter" && errno == unix.EBUSY:
+		return refusal{"a filter of system calls over Glovebox answers for some of them itself, and the kernel takes one such " +
+			"filter for a process", notifyFix}.error("build sandbox", err)
 	case refused || errno == unix.ENOSYS && s.filtered():
 		return s.rights("the sandbox could not "+name).error("build sandbox", err)
 	}

@@ -251,6 +251,8 @@ func TestRefusalsAreExplained(t *testing.T) {
 			err: unix.EPERM, step: "mount proc", detail: "covered", fix: "systempaths=unconfined"},
 		"not covered": {files: map[string]string{"self/mountinfo": "1 2 0:1 / /proc/sys/fs/binfmt_misc rw - binfmt_misc x rw\n"},
 			err: unix.EPERM, step: "mount proc", detail: "could not mount proc", fix: "outside of the container"},
+		"a filter that answers": {err: unix.EBUSY, step: "install system call filter", detail: "takes one such filter",
+			fix: "security.syscalls.intercept"},
 		"no init": {err: unix.ENOENT, detail: "glovebox-init is missing", fix: "make build"},
 	} {
 		t.Run(name, func(t *testing.T) {

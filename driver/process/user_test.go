@@ -72,8 +72,8 @@ func haveAccount() error {
 	return nil
 }
 
-// asUser runs the conformance suite again, and what init does in the program's place,
-// as an ordinary user, in this process's mounts.
+// asUser runs the conformance suite again, and what init does in the program's place, as an ordinary user, in this process's
+// mounts.
 func asUser(env []string, out io.Writer, sys *syscall.SysProcAttr) error {
 	cmd := exec.Command("/proc/self/exe", "-test.run", "TestConformance|TestSupervisorDiesWhileAllIsFrozen|TestListen", "-test.v")
 	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr, cmd.SysProcAttr = "/", env, out, out, sys

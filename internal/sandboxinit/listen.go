@@ -34,8 +34,8 @@ type listeners struct {
 	since int            // calls since it was last counted which sockets there still are
 }
 
-// answer does what the program's calls of listen ask for until nobody is left under its filter. It owns notes, the descriptor
-// of the filter's notifications (seccomp_unotify(2)).
+// answer does what the program's calls of listen ask for until nobody is left under its filter. It owns notes, the
+// descriptor of the filter's notifications (seccomp_unotify(2)).
 func (l *listeners) answer(notes int) {
 	defer unix.Close(notes)
 	spent, idle := time.Duration(0), time.Now()

@@ -170,8 +170,8 @@ var ProgramLimits = [...]Rlimit{
 // WaitingConnections is how many TCP connections wait to be accepted in a sandbox, all its sockets together.
 const WaitingConnections = 768
 
-// ReceiveBuffer is net.ipv4.tcp_rmem of a sandbox: the least, first and most bytes that a TCP socket holds of what was sent to
-// it. What an accepted socket holds counts for the run; one that waits to be accepted holds no more.
+// ReceiveBuffer is net.ipv4.tcp_rmem of a sandbox: the least, first and most bytes that a TCP socket holds of what was
+// sent to it. What an accepted socket holds counts for the run; one that waits to be accepted holds no more.
 const ReceiveBuffer = "4096\t32768\t32768"
 
 // ControlFD is the descriptor on which init finds its control socket.

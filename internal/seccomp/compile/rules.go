@@ -109,7 +109,7 @@ func conditions() []condition {
 			"other families load modules of the kernel and go past the network's rules; netlink answers that nobody reads " +
 				"are memory that no run pays for", emitSocket},
 		{"socketpair", "other than unix", "EAFNOSUPPORT", "no other family is in use", emitSocketpair},
-		{"listen", "", "asks init", "what waits to be accepted counts for no run, so init bounds it and listens in the program's place",
+		{"listen", "", "asks init", "what waits to be accepted counts for no run, so init bounds it and does the call",
 			func(p *asm.Program) { p.Ret(asm.ActionUserNotify) }},
 		{"setsockopt", "SO_RCVBUF: taken note of and not set", "0",
 			"connections that wait to be accepted would have it too", emitSetsockopt},
