@@ -389,12 +389,19 @@ func TestConcurrentLog(t *testing.T) {
 	for i := range 5 {
 		cmds := make([]*killable, 2)
 		for j := range cmds {
-			cmds[j] = startKillable(t, fmt.Sprint("k", i, j), dir)
+			cmds[j] = startKillable(t, fmt.Sprintf("k%d-%d", i, j), dir)
 		}
+		var acknowledged []string
 		for _, c := range cmds {
-			c.killAfter(t, 7+11*i)
+			acknowledged = append(acknowledged, c.killAfter(t, 7+11*i)...)
 		}
-		mustHold(t, newTrace(t, dir))
+		tr := newTrace(t, dir)
+		mustHold(t, tr)
+		for _, id := range acknowledged {
+			if _, err := tr.Get(t.Context(), "local", id); err != nil {
+				t.Errorf("%s was acknowledged: %v", id, err)
+			}
+		}
 	}
 }
 
