@@ -1,7 +1,9 @@
 package sandboxinit
 
 import (
+	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -11,38 +13,60 @@ import (
 )
 
 // TestGrant asks for queues until there is no more room: however many ask, and for however much, the sum stays within the
-// bound, the first get a usable length, and many get one at all.
+// bound, the first get a usable length, and many get one at all. When the sockets are gone there is room again.
 func TestGrant(t *testing.T) {
 	for asked, want := range map[int]struct{ first, sockets int }{128: {95, 80}, 5: {5, 100}, 1: {1, 384}, 0: {0, 768}} {
 		l := &listeners{room: map[uint64]int{}}
-		sum, first := 0, 0
-		for {
-			// Everything that is known is found again, as long as nothing is counted in between.
-			l.since = 0
-			left := l.left(0)
-			if left < 2 {
+		dir := t.TempDir()
+		list := func() {
+			text := head
+			for ino := range l.room {
+				text += line("0A", strconv.FormatUint(ino, 10))
+			}
+			if err := os.WriteFile(dir+"/self/net/tcp", []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := os.MkdirAll(dir+"/self/net", 0o700); err != nil {
+			t.Fatal(err)
+		}
+		var err error
+		if l.proc, err = unix.Open(dir, unix.O_PATH|unix.O_CLOEXEC, 0); err != nil {
+			t.Fatal(err)
+		}
+		defer unix.Close(l.proc)
+		queue, first, sum := 0, -1, 0
+		for ino := uint64(1); ino <= 1000; ino++ {
+			list()
+			if queue, err = l.grant(ino, asked); err != nil {
 				break
 			}
-			ino := uint64(len(l.room) + 1)
-			queue, err := l.grant(ino, asked)
-			if err != nil || queue > asked {
-				t.Fatalf("asked for %d with %d left: %d, %v", asked, left, queue, err)
-			}
 			l.room[ino] = queue + 1
-			if sum += queue + 1; len(l.room) == 1 {
+			if sum += queue + 1; first < 0 {
 				first = queue
 			}
 		}
-		if sum > wire.WaitingConnections || first != want.first || len(l.room) < want.sockets-1 {
-			t.Errorf("asked for %d: %d sockets with room for %d, the first %d", asked, len(l.room), sum, first)
+		if err != unix.ENOBUFS || sum > wire.WaitingConnections || first != want.first || len(l.room) < want.sockets {
+			t.Errorf("asked for %d: %d sockets with room for %d, the first %d, then %v", asked, len(l.room), sum, first, err)
+		}
+		l.room = map[uint64]int{}
+		list()
+		l.room = map[uint64]int{5: wire.WaitingConnections}
+		if queue, err := l.grant(6, asked); err != nil || queue != want.first {
+			t.Errorf("asked for %d when all are gone: %d, %v", asked, queue, err)
 		}
 	}
 }
 
+const (
+	head = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
+	row  = "   0: 0100007F:1F90 00000000:0000 ST 00000000:00000000 00:00000000 00000000  1000        0 INODE 1 00000000 100 0 0 10 0\n"
+)
+
+// line is a line of the kernel's list.
+func line(state, inode string) string { return strings.NewReplacer("ST", state, "INODE", inode).Replace(row) }
+
 func TestListening(t *testing.T) {
-	const head = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
-	const row = "   0: 0100007F:1F90 00000000:0000 ST 00000000:00000000 00:00000000 00000000  1000        0 INODE 1 00000000 100 0 0 10 0\n"
-	line := func(state, inode string) string { return strings.NewReplacer("ST", state, "INODE", inode).Replace(row) }
 	for name, c := range map[string]struct {
 		list string
 		want []uint64
