@@ -88,6 +88,8 @@ func (f *fakeService) step(ctx context.Context, res *glovebox.Result, sink glove
 		res.Artifacts = append(res.Artifacts, glovebox.Artifact{Path: rest})
 	case "skip":
 		res.Skipped = append(res.Skipped, glovebox.Skipped{Path: rest, Reason: "a link", Fault: glovebox.FaultProgram})
+	case "hit":
+		res.LimitsHit = append(res.LimitsHit, rest)
 	case "lost":
 		res.Skipped = append(res.Skipped, glovebox.Skipped{Path: "x", Reason: "it could not be stored", Fault: rest})
 	case "wait":

@@ -335,6 +335,23 @@ func TestTakeSpreads(t *testing.T) {
 	}
 }
 
+// TestMoreCPUsThanAllowed is refused with how many there are, and as many as there are is not.
+func TestMoreCPUsThanAllowed(t *testing.T) {
+	f := newFake(t)
+	l := small()
+	l.CPUs = 4
+	g, err := limited(f.Host, "/glovebox", "all", l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Close()
+	l.CPUs = 4.01
+	var few *TooFewCPUsError
+	if _, err := limited(f.Host, "/glovebox", "more", l); !errors.As(err, &few) || few.Asked != 5 || few.Allowed != 4 {
+		t.Errorf("%v, want that there are 4 of 5", err)
+	}
+}
+
 func TestParseCPUs(t *testing.T) {
 	for text, want := range map[string]string{
 		"": "", "0\n": "0", "0-3": "0,1,2,3", "0-1,4,6-7": "0,1,4,6,7", ",": "",
