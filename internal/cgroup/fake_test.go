@@ -313,6 +313,9 @@ func TestDetect(t *testing.T) {
 			}
 			continue
 		}
+		if c.mode == "hybrid" && os.Geteuid() != 0 {
+			c.mode = "v1" // an ordinary user has no part of the version 2 tree there
+		}
 		if err != nil || h.Mode() != c.mode || len(h.hierarchies()) != c.hierarchies || h.own != "/b" {
 			t.Errorf("%s: %v, %+v", name, err, h)
 		}
