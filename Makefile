@@ -8,7 +8,7 @@ SHELL := /bin/sh
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 # What is delivered is static and does not say where it was built.
 GOBUILD := CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags "-s -w -X main.version=$(VERSION)"
-ARCHES := amd64 arm64
+ARCHES := amd64
 # Tests that need root may skip on a laptop. As root they are promised to run, so that a missing gate fails.
 ROOT_TESTS := $(shell [ "$$(id -u)" = 0 ] && echo GLOVEBOX_TEST_ROOT=1)
 

@@ -4,6 +4,7 @@ import (
 	_ "embed"
 	"fmt"
 	"maps"
+	"path"
 	"regexp"
 	"slices"
 	"strings"
@@ -42,6 +43,9 @@ func command(req glovebox.Request, image Image) (driver.Command, error) {
 	if cmd.CodeName == "" {
 		cmd.CodeName = codeNames[lang]
 	}
+	if lang == "node" {
+		cmd.CodeName = nodeName(cmd.CodeName)
+	}
 	code := "/code/" + cmd.CodeName
 	switch lang {
 	case "python":
@@ -53,6 +57,19 @@ func command(req glovebox.Request, image Image) (driver.Command, error) {
 	}
 	cmd.Argv = append(cmd.Argv, req.Args...)
 	return cmd, nil
+}
+
+// nodeName is a name that node takes for a program whatever the code was called: it goes by the suffix, and fails at one
+// that it does not know.
+func nodeName(name string) string {
+	switch path.Ext(name) {
+	case "", ".js", ".mjs", ".cjs", ".ts", ".mts", ".cts":
+		return name
+	}
+	if len(name) > 255-len(".js") { // the most that a file name may have
+		return codeNames["node"]
+	}
+	return name + ".js"
 }
 
 func language(req glovebox.Request) string {
@@ -74,11 +91,12 @@ func environment(set map[string]string) []string {
 
 // Compiled when first needed: most starts of the program never do.
 var noModule = sync.OnceValue(func() *regexp.Regexp {
-	return regexp.MustCompile(`(?m)^ModuleNotFoundError: No module named '([A-Za-z_][A-Za-z0-9_]{0,40})[A-Za-z0-9_.]*'\s*\z`)
+	return regexp.MustCompile(`(?m)^ModuleNotFoundError: No module named '([A-Za-z_][A-Za-z0-9_.]{0,63})'\s*\z`)
 })
 
-// hint helps whoever wrote a program that ended with a plain exit but lacked something of the image. The name is the
-// program's word, and of harmless form.
+// hint helps whoever wrote a program that ended with a plain exit but lacked something of the image. That it lacked it, and
+// what that is called, is the program's word and said to be; so there is no advice to install it. A name that is no plain
+// one is not repeated.
 func hint(req glovebox.Request, v verdict, stderr glovebox.Untrusted, image Image) string {
 	if language(req) != "python" || v.code == nil || *v.code != 1 || v.reason != "" {
 		return ""
@@ -92,6 +110,6 @@ func hint(req glovebox.Request, v verdict, stderr glovebox.Untrusted, image Imag
 	if len(r.Packages) > 0 {
 		packages = strings.Join(r.Packages, ", ")
 	}
-	return fmt.Sprintf("the image %s has no Python module %s (it has %s, with %s); install it with the machine's package "+
-		"manager, or do without it", r.Name, missing[1], r.Languages["python"], packages)
+	return fmt.Sprintf("the program says that it found no Python module %q; the image %s has %s, with %s", missing[1], r.Name,
+		r.Languages["python"], packages)
 }

@@ -191,6 +191,9 @@ func (e *Engine) record() (*trace.Trace, error) {
 
 // enter begins something that Close waits for; leave ends it. The context ends also when the engine closes.
 func (e *Engine) enter(ctx context.Context) (_ context.Context, leave func(), _ error) {
+	if ctx == nil {
+		return nil, nil, glovebox.Errorf(glovebox.CodeInvalid, "pass context.Background()", "the context is nil")
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.closed {

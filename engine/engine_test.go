@@ -394,18 +394,6 @@ func TestRunTellsItsSink(t *testing.T) {
 	}
 }
 
-func TestHint(t *testing.T) {
-	fake := &drivertest.Fake{Program: func(_ context.Context, p *drivertest.Proc) driver.Exit {
-		fmt.Fprintln(p.Stderr, "Traceback (most recent call last):\nModuleNotFoundError: No module named 'pandas.core'")
-		return driver.Exit{Code: 1}
-	}}
-	e := newEngine(t, fake, t.TempDir())
-	res, err := e.Run(t.Context(), owner, glovebox.Request{Code: "import pandas"}, nil)
-	if err != nil || !strings.Contains(res.Reason, "no Python module pandas (") || res.Status != glovebox.StatusExited {
-		t.Errorf("result %+v, error %v", res, err)
-	}
-}
-
 func TestLogHoldsNothingOfTheProgram(t *testing.T) {
 	var log bytes.Buffer
 	fake := &drivertest.Fake{Program: func(_ context.Context, p *drivertest.Proc) driver.Exit {
@@ -426,6 +414,27 @@ func TestLogHoldsNothingOfTheProgram(t *testing.T) {
 	}
 	if got := log.String(); strings.Contains(got, "canary") || strings.Count(got, "msg=run ") != 1 {
 		t.Errorf("log:\n%s", got)
+	}
+}
+
+// TestNilContext is a mistake of the caller's, told as an error by every method, and harms nothing else.
+func TestNilContext(t *testing.T) {
+	e := newEngine(t, &drivertest.Fake{}, t.TempDir())
+	var none context.Context
+	for name, use := range map[string]func() error{
+		"Run":      func() error { _, err := e.Run(none, owner, glovebox.Request{Code: "x"}, nil); return err },
+		"Output":   func() error { _, err := e.Output(none, owner, "run_1", "stdout", 0, 1); return err },
+		"Artifact": func() error { _, err := e.Artifact(none, owner, "run_1", "a"); return err },
+		"Trace":    func() error { _, err := e.Trace(none, owner, "run_1"); return err },
+		"Traces":   func() error { _, err := e.Traces(none, owner, glovebox.TraceQuery{}); return err },
+		"Doctor":   func() error { _, err := e.Doctor(none); return err },
+	} {
+		if err := use(); codeOf(err) != glovebox.CodeInvalid {
+			t.Errorf("%s: %v, want invalid", name, err)
+		}
+	}
+	if err := e.Close(); err != nil {
+		t.Error(err)
 	}
 }
 

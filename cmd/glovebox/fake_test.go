@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -88,6 +89,8 @@ func (f *fakeService) step(ctx context.Context, res *glovebox.Result, sink glove
 		res.Artifacts = append(res.Artifacts, glovebox.Artifact{Path: rest})
 	case "skip":
 		res.Skipped = append(res.Skipped, glovebox.Skipped{Path: rest, Reason: "a link", Fault: glovebox.FaultProgram})
+	case "hit":
+		res.LimitsHit = append(res.LimitsHit, rest)
 	case "lost":
 		res.Skipped = append(res.Skipped, glovebox.Skipped{Path: "x", Reason: "it could not be stored", Fault: rest})
 	case "wait":
@@ -128,7 +131,18 @@ func (f *fakeService) Artifact(_ context.Context, _ glovebox.Principal, run, pat
 	if path == "broken" {
 		return nil, glovebox.Errorf(glovebox.CodeNotFound, "look again", "there is no artifact of %s", run)
 	}
+	if path == "endless" {
+		return io.NopCloser(interrupting{}), nil
+	}
 	return io.NopCloser(strings.NewReader("content of " + path)), nil
+}
+
+// interrupting has no end, and interrupts whoever reads it, as somebody who has waited long enough.
+type interrupting struct{}
+
+func (interrupting) Read(p []byte) (int, error) {
+	clear(p)
+	return len(p), syscall.Kill(os.Getpid(), syscall.SIGINT)
 }
 
 func (f *fakeService) Trace(_ context.Context, _ glovebox.Principal, run string) (*glovebox.Record, error) {

@@ -36,7 +36,11 @@ func (r *runFlags) bind(a *app, cmd *cobra.Command) {
 	f.StringArrayVar(&r.inputs, "input", nil, "show file or folder `SRC[:NAME]` read-only at /inputs/NAME (repeat)")
 	f.StringVar(&r.output, "output", "", "put the files of /outputs into `DIR`, which is created or empty")
 	f.BoolVar(&r.overwrite, "overwrite", false, "let DIR of --output hold files, and replace them")
-	f.StringArrayVar(&r.env, "env", nil, "set variable `K=V`, not a secret; no PYTHON…, which python would not read (repeat)")
+	env := "set variable `K=V`, not a secret"
+	if cmd.Name() == "run" {
+		env += "; no PYTHON…, which python would not read"
+	}
+	f.StringArrayVar(&r.env, "env", nil, env+" (repeat)")
 	f.StringVar(&r.stdin, "stdin", "", "standard input: `FILE`, or - for this command's own (default empty)")
 
 	l := &q.Limits
@@ -63,6 +67,7 @@ func (r *runFlags) bind(a *app, cmd *cobra.Command) {
 	f.StringVar(&q.Session, "session", "", "run in session `NAME`"+later)
 	f.BoolVar(&q.Interpreter, "interpreter", false, "run in the session's interpreter"+later)
 	f.BoolVar(&q.Detach, "detach", false, "answer at once with the id"+later)
+	completeFlags(cmd)
 }
 
 // complete turns what was typed into the rest of the request.

@@ -41,7 +41,24 @@ func (a *app) root() *cobra.Command {
 	} {
 		root.AddCommand(missingCommand(name))
 	}
+	root.SetHelpCommand(helpCommand(root))
+	a.completeCommands(root)
 	return root
+}
+
+// helpCommand shows the help of a verb, and refuses one that does not exist.
+func helpCommand(root *cobra.Command) *cobra.Command {
+	return &cobra.Command{
+		Use:   "help [COMMAND]",
+		Short: "Tell what a command does",
+		RunE: func(_ *cobra.Command, args []string) error {
+			cmd, rest, err := root.Find(args)
+			if err != nil || len(rest) > 0 {
+				return unknownVerb(cmd, append(rest, args...)[0])
+			}
+			return cmd.Help()
+		},
+	}
 }
 
 // missingCommand is a verb that is known and not built: refused by name, with whatever follows it, and not listed.
@@ -85,6 +102,10 @@ func flagError(cmd *cobra.Command, err error) error {
 	switch {
 	case cmd.HasSubCommands() && len(words) > 0:
 		return unknownVerb(cmd, words[0]) // the flag is of a verb that does not exist
+	case errors.As(err, &known) && errors.As(err, &value):
+		named := *known
+		named.Public = "--" + value.GetFlag().Name + ": " + known.Public
+		return &named
 	case errors.As(err, &known):
 		return known
 	case errors.As(err, &absent):

@@ -246,9 +246,12 @@ func (a *app) report(res *glovebox.Result, shown error) error {
 	case res.Status != glovebox.StatusExited:
 		say(a.errs, "ended: "+string(res.Status))
 	}
+	if res.Status == glovebox.StatusExited && len(res.LimitsHit) > 0 {
+		say(a.errs, "limits hit before the program exited: "+strings.Join(res.LimitsHit, ", "))
+	}
 	for i, s := range res.Skipped {
 		if i == 10 {
-			say(a.errs, fmt.Sprintf("%d more of /outputs were not kept", len(res.Skipped)-i))
+			say(a.errs, "more of /outputs was not kept: `glovebox trace show "+res.ID+"` lists it")
 			break
 		}
 		say(a.errs, "not kept: "+notKept(s))

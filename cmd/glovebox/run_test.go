@@ -264,6 +264,22 @@ func TestSignalsCancel(t *testing.T) {
 	}
 }
 
+// TestSignalsEndTheCopy interrupts within a file that has no end: what was copied stays, and the run is told of as it was.
+func TestSignalsEndTheCopy(t *testing.T) {
+	tl := newTool(t)
+	exit, _, errs := tl.run("run", "-c", "artifact a\nartifact endless\nartifact b", "--output", "out")
+	if exit != 130 || tl.closed != 1 || !strings.Contains(errs, "1 of 3 outputs were copied") {
+		t.Errorf("%d %q", exit, errs)
+	}
+	if names, err := os.ReadDir("out"); err != nil || len(names) != 1 || names[0].Name() != "a" {
+		t.Errorf("left: %v %v", names, err)
+	}
+	tl.records = []glovebox.Record{{ID: "run_1", Result: &glovebox.Result{ID: "run_1", Artifacts: []glovebox.Artifact{{Path: "endless"}}}}}
+	if exit, _, errs := tl.run("trace", "show", "run_1", "--output", "got"); exit != 130 || !strings.Contains(errs, "0 of 1 outputs") {
+		t.Errorf("%d %q", exit, errs)
+	}
+}
+
 func TestNobodyReads(t *testing.T) {
 	tl := newTool(t)
 	r, w, err := os.Pipe()

@@ -186,6 +186,20 @@ func TestTraceFetches(t *testing.T) {
 	}
 }
 
+// TestCompleteRuns offers the ids of runs, and nothing of what ran acts on the terminal.
+func TestCompleteRuns(t *testing.T) {
+	tl := newTool(t)
+	tl.records = []glovebox.Record{hostile(), {ID: "run_9", Lang: "python", Code: "print(1)"}}
+	exit, out, _ := tl.run("__complete", "trace", "show", "")
+	if exit != 0 || !strings.Contains(out, "\nrun_9\tpython: print(1)\n") || tl.closed != 1 {
+		t.Errorf("%d %q", exit, out)
+	}
+	inert(t, strings.ReplaceAll(out, "\t", " "))
+	if exit, out, _ = tl.run("__complete", "trace", "show", "run_9", ""); exit != 0 || strings.Contains(out, "run_") {
+		t.Errorf("a second id is offered: %d %q", exit, out)
+	}
+}
+
 // TestSharedOutputFolder: of two runs that fill one folder the second learns how to get what it made.
 func TestSharedOutputFolder(t *testing.T) {
 	tl := newTool(t)

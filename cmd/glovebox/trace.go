@@ -190,7 +190,8 @@ func programOf(r *glovebox.Record, n int) string {
 }
 
 func (a *app) traceShow() *cobra.Command {
-	cmd := &cobra.Command{Use: "show ID", Short: "Show the record of one run, or fetch its outputs", Args: cobra.ArbitraryArgs}
+	cmd := &cobra.Command{Use: "show ID", Short: "Show the record of one run, or fetch its outputs", Args: cobra.ArbitraryArgs,
+		ValidArgsFunction: a.completeRuns}
 	var (
 		folder    string
 		overwrite bool

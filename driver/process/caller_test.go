@@ -177,6 +177,25 @@ func TestHardLimitsOfTheCaller(t *testing.T) {
 	}
 }
 
+// TestMoreCPUsThanThereAre are refused with how many there are.
+func TestMoreCPUsThanThereAre(t *testing.T) {
+	needRoot(t)
+	host, err := image.Host(image.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := limits()
+	l.CPUs = 4096
+	s, err := newDriver(t).Start(t.Context(), driver.Spec{ID: "too_many_cpus", Limits: l, Root: host.Root()})
+	if err == nil {
+		s.Close(t.Context())
+	}
+	var e *glovebox.Error
+	if !errors.As(err, &e) || e.Code != glovebox.CodeUnavailable || !strings.HasPrefix(e.Fix, "ask for --cpus ") {
+		t.Errorf("4096 CPUs: %v", err)
+	}
+}
+
 // TestLateAnswer gives up on a request and asks for something else: the answer of the first must never be taken for that of
 // the second.
 func TestLateAnswer(t *testing.T) {

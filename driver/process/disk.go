@@ -18,17 +18,26 @@ import (
 // inMemory reports whether the sandbox's own file system is a tmpfs: fast, and charged to the run's memory.
 func inMemory(l glovebox.Limits) bool { return l.Disk+glovebox.MemoryBesideDisk <= l.Memory }
 
+// inMemoryInstead says which limits do without a workspace on disk. A --disk that is left out gives way to --memory.
+func inMemoryInstead(l glovebox.Limits) string {
+	whole := func(s glovebox.Size) int64 { return int64((s + glovebox.MiB - 1) / glovebox.MiB) }
+	least, fits := whole(glovebox.MemoryBesideDisk+glovebox.MiB), whole(l.Disk+glovebox.MemoryBesideDisk)
+	fix := fmt.Sprintf("ask for --memory of at least %dMiB, or run as root", fits)
+	if room := l.Memory - glovebox.MemoryBesideDisk; room >= glovebox.MiB {
+		return fmt.Sprintf("ask for --disk %dMiB at most, or %s", room/glovebox.MiB, fix)
+	}
+	if fits > least {
+		return fmt.Sprintf("ask for --memory of at least %dMiB and leave --disk out, or %s", least, fix)
+	}
+	return fix
+}
+
 // makeDisk makes the sandbox's own file system on the host's disk: a sparse file of fixed size behind a loop device. Its
 // size is a hard limit that also counts files that are open but no longer have a name. What is returned is a detached mount.
 // The file has no name and the device detaches itself, so everything is gone once the last descriptor is.
 func (d *Driver) makeDisk(ctx context.Context, l glovebox.Limits, i *ids) (_ *os.File, err error) {
 	if os.Getuid() != 0 {
-		fits := (l.Disk + glovebox.MemoryBesideDisk + glovebox.MiB - 1) / glovebox.MiB
-		fix := fmt.Sprintf("ask for --memory of at least %dMiB, or run as root", fits)
-		if least := l.Memory - glovebox.MemoryBesideDisk; least >= glovebox.MiB {
-			fix = fmt.Sprintf("ask for --disk %dMiB at most, or %s", least/glovebox.MiB, fix)
-		}
-		return nil, glovebox.Errorf(glovebox.CodeUnavailable, fix,
+		return nil, glovebox.Errorf(glovebox.CodeUnavailable, inMemoryInstead(l),
 			"a workspace of %v beside %v of memory must lie on disk, and only root has a backing with a hard limit (loop)",
 			l.Disk, l.Memory)
 	}

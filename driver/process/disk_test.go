@@ -28,3 +28,20 @@ func TestFreeOnDisk(t *testing.T) {
 		}
 	}
 }
+
+func TestInMemoryInstead(t *testing.T) {
+	for _, c := range []struct {
+		memory, disk glovebox.Size
+		want         string
+	}{
+		{64 * glovebox.MiB, 256 * glovebox.MiB, "ask for --memory of at least 65MiB and leave --disk out, or ask for --memory of at least " +
+			"320MiB, or run as root"},
+		{64 * glovebox.MiB, glovebox.MiB, "ask for --memory of at least 65MiB, or run as root"},
+		{64 * glovebox.MiB, 64 * glovebox.KiB, "ask for --memory of at least 65MiB, or run as root"},
+		{100 * glovebox.MiB, 64 * glovebox.MiB, "ask for --disk 36MiB at most, or ask for --memory of at least 128MiB, or run as root"},
+	} {
+		if got := inMemoryInstead(glovebox.Limits{Memory: c.memory, Disk: c.disk}); got != c.want {
+			t.Errorf("%v of memory, %v of disk: %q, want %q", c.memory, c.disk, got, c.want)
+		}
+	}
+}

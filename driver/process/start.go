@@ -81,11 +81,22 @@ func (s *sandbox) start(ctx context.Context) error {
 	if err := s.group.Limit(cgroup.Limits{
 		Memory: int64(limits.Memory), Processes: limits.Processes, CPUs: limits.CPUs,
 	}); err != nil {
-		return fmt.Errorf("make control groups: %w", err)
+		return explainLimit(err, limits)
 	}
 	// What cannot be swept now will be at a later start.
 	s.driver.swept.Do(func() { _ = s.driver.sweep(host, s.ids.token, name) })
 	return s.awaitReady(ctx)
+}
+
+// explainLimit says which limit the machine cannot give.
+func explainLimit(err error, l glovebox.Limits) error {
+	var few *cgroup.TooFewCPUsError
+	if errors.As(err, &few) {
+		return &glovebox.Error{Code: glovebox.CodeUnavailable, Op: "limit CPUs", Err: err,
+			Public: fmt.Sprintf("%g CPUs were granted, and Glovebox may use %d here", l.CPUs, few.Allowed),
+			Fix:    fmt.Sprintf("ask for --cpus %d at most", few.Allowed)}
+	}
+	return fmt.Errorf("make control groups: %w", err)
 }
 
 // abandon closes a sandbox that could not be made.

@@ -138,15 +138,26 @@ func stepAside(dir string) error {
 	return write(leaf, "cgroup.procs", "0")
 }
 
-// limitCPUs keeps the group to n CPUs, if the parent has more. Without the controller it only chooses them.
+// TooFewCPUsError says that a group was to have more CPUs than its parent has.
+type TooFewCPUsError struct{ Asked, Allowed int }
+
+func (e *TooFewCPUsError) Error() string {
+	return fmt.Sprintf("there are %d CPUs for a group that is to have %d", e.Allowed, e.Asked)
+}
+
+// limitCPUs keeps the group to n CPUs. Without the controller it only chooses them. A parent that has fewer is a
+// *TooFewCPUsError.
 func (g *Group) limitCPUs(n int) error {
 	p, controlled := g.cpuset()
 	allowed, err := g.host.allowed(p, controlled, g.parent)
 	if err != nil {
 		return err
 	}
+	if n > len(allowed) {
+		return &TooFewCPUsError{n, len(allowed)}
+	}
 	if !controlled {
-		g.cpus = g.host.take(allowed, min(n, len(allowed)), g.dirs[g.order[0]])
+		g.cpus = g.host.take(allowed, n, g.dirs[g.order[0]])
 		return nil
 	}
 	if n < len(allowed) {

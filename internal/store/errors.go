@@ -51,6 +51,7 @@ var (
 	errOwner    = errors.New("another user owns it")
 	errWritable = errors.New("other users may write to it")
 	errStrange  = errors.New("the database is another program's")
+	errUnusable = errors.New("it cannot hold what Glovebox keeps")
 	errFile     = errors.New("it is not a folder")
 	errClosed   = errors.New("the store is closed")
 )
@@ -79,6 +80,7 @@ func faultOf(err error) Fault {
 	}{
 		{errDamaged, FaultDamaged}, {errNewer, FaultNewer}, {errOwner, FaultForeign}, {errWritable, FaultForeign},
 		{errStrange, FaultForeign}, {errFile, FaultNoFolder},
+		{errUnusable, FaultNoFolder},
 		{syscall.ENOSPC, FaultFull}, {syscall.EDQUOT, FaultFull}, {syscall.EROFS, FaultReadOnly},
 		{fs.ErrPermission, FaultReadOnly}, {syscall.ENOTDIR, FaultNoFolder}, {syscall.ELOOP, FaultNoFolder},
 	} {
@@ -129,6 +131,6 @@ func fix(f Fault, dir string, err error) string {
 	case FaultBusy:
 		return fmt.Sprintf("try again; if it stays, look for a stopped process that holds it: fuser -v %s/%s", dir, databaseName)
 	default:
-		return fmt.Sprintf("set data_dir to a folder; %s is none", dir)
+		return fmt.Sprintf("set data_dir to a folder on a disk; %s is none", dir)
 	}
 }

@@ -22,18 +22,27 @@ import (
 
 // prepareFolder makes dir when it is missing and refuses one that is not this user's alone.
 func prepareFolder(dir string) error {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	if err := makeFolder(dir); err != nil {
 		return err
 	}
 	if err := checkFolder(dir); err != nil {
 		return err
 	}
 	for _, name := range []string{blobFolder, newFolder} {
-		if err := os.MkdirAll(filepath.Join(dir, name), 0o700); err != nil {
+		if err := makeFolder(filepath.Join(dir, name)); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// makeFolder makes a folder and those above it. Where that cannot be, for whatever reason, no data_dir can be.
+func makeFolder(dir string) error {
+	err := os.MkdirAll(dir, 0o700)
+	if err != nil && faultOf(err) == "" {
+		return fmt.Errorf("%w: %w", errUnusable, err)
+	}
+	return err
 }
 
 func checkFolder(dir string) error {

@@ -228,6 +228,7 @@ func TestOpenRefusesFolders(t *testing.T) {
 			wantFault(t, dir, c.fault)
 		})
 	}
+	wantFault(t, "/proc/glovebox", FaultNoFolder) // where no folder can be made
 	if _, err := Open(Config{}); err == nil {
 		t.Error("no folder was taken for one")
 	}
