@@ -142,7 +142,7 @@ func (s *soak) haveNeighbour(t *testing.T) (leave func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	t.Cleanup(cancel)
 	ready, ended := make(chan struct{}), make(chan string, 1)
-	req := limited(shell("sleep 3000 & echo here; wait"), glovebox.Limits{Wall: time.Hour})
+	req := limited(shell("sleep 3000 & until grep -q sleep /proc/$!/comm; do :; done; echo here; wait"), glovebox.Limits{Wall: time.Hour})
 	go func() { ended <- endOf(s.run(ctx, req, &told{first: func() { close(ready) }})) }()
 	select {
 	case <-ready:

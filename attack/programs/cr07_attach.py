@@ -1,5 +1,5 @@
 # CR-07, KS-05, KS-11, IL-07: reaches into other processes; arguments: call numbers, name=number
-import ctypes, glob, os, signal, socket, sys
+import ctypes, errno, glob, os, signal, socket, sys
 
 if socket.gethostname() != "sandbox":
     sys.exit(99)
@@ -81,8 +81,8 @@ for pid in range(1, 100000):
     except ProcessLookupError:
         pass
     except PermissionError:
-        # The threads of the sandbox's first process have the numbers before the program's.
-        if pid >= os.getpid():
+        # A thread of the sandbox's first process has a number too.
+        if libc.syscall(234 if os.uname().machine == "x86_64" else 131, 1, pid, 0) == 0 or ctypes.get_errno() != errno.EPERM:
             print("broke: there is a process", pid)
 if not set(seen) <= {os.getpid(), child}:
     print("broke: processes", seen)

@@ -331,8 +331,7 @@ func (c *child) setLimits() syscall.Errno {
 			return e
 		}
 	}
-	files := wire.Rlimit{What: unix.RLIMIT_NOFILE, Soft: c.openFiles, Hard: c.openFiles}
-	return setLimit(&files)
+	return 0
 }
 
 // setLimit sets what can be set: nobody inside may raise a hard limit.
@@ -350,8 +349,8 @@ func setLimit(l *wire.Rlimit) syscall.Errno {
 	return e
 }
 
-// fence takes every right away, in the order in which the kernel lets them go. The filter comes last, since it would refuse
-// some of this.
+// fence takes every right away, in the order in which the kernel lets them go. The filter comes last but for one limit, since
+// it would refuse some of this.
 //
 //go:norace
 //go:nosplit
@@ -380,8 +379,17 @@ func (c *child) fence() syscall.Errno {
 	c.failed.step = stepFilter
 	notes, _, e := syscall.RawSyscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_NEW_LISTENER,
 		uintptr(unsafe.Pointer(&c.filter)))
+	if e != 0 {
+		return e
+	}
+	c.failed.step = stepLimits
+	// Last, since what is open by now may have numbers beyond this limit.
+	files := wire.Rlimit{What: unix.RLIMIT_NOFILE, Soft: c.openFiles, Hard: c.openFiles}
+	if e := setLimit(&files); e != 0 {
+		return e
+	}
 	c.failed.errno = int32(notes) // closes when the program is executed
-	return e
+	return 0
 }
 
 // dropCapabilities leaves the program without any capability and without a way to one.

@@ -64,7 +64,9 @@ const (
 )
 
 // line is a line of the kernel's list.
-func line(state, inode string) string { return strings.NewReplacer("ST", state, "INODE", inode).Replace(row) }
+func line(state, inode string) string {
+	return strings.NewReplacer("ST", state, "INODE", inode).Replace(row)
+}
 
 func TestListening(t *testing.T) {
 	for name, c := range map[string]struct {
