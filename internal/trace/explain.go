@@ -65,5 +65,5 @@ var faults = map[store.Fault]string{
 	store.FaultDamaged:  "the database in the data_dir is damaged",
 	store.FaultNewer:    "the data_dir was written by a later version of Glovebox",
 	store.FaultBusy:     "other processes hold the data_dir",
-	store.FaultNoFolder: "the data_dir is no folder that can be written to",
+	store.FaultNoFolder: "the data_dir is not a folder and cannot be made one",
 }
