@@ -18,30 +18,26 @@ func TestGrant(t *testing.T) {
 	for asked, want := range map[int]struct{ first, sockets int }{128: {95, 80}, 5: {5, 100}, 1: {1, 384}, 0: {0, 768}} {
 		l := &listeners{room: map[uint64]int{}}
 		dir := t.TempDir()
-		list := func() {
-			text := head
-			for ino := range l.room {
-				text += line("0A", strconv.FormatUint(ino, 10))
-			}
-			if err := os.WriteFile(dir+"/self/net/tcp", []byte(text), 0o600); err != nil {
-				t.Fatal(err)
-			}
-		}
 		if err := os.MkdirAll(dir+"/self/net", 0o700); err != nil {
 			t.Fatal(err)
 		}
-		var err error
+		list, err := os.Create(dir + "/self/net/tcp")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer list.Close()
+		list.WriteString(head)
 		if l.proc, err = unix.Open(dir, unix.O_PATH|unix.O_CLOEXEC, 0); err != nil {
 			t.Fatal(err)
 		}
 		defer unix.Close(l.proc)
 		queue, first, sum := 0, -1, 0
 		for ino := uint64(1); ino <= 1000; ino++ {
-			list()
 			if queue, err = l.grant(ino, asked); err != nil {
 				break
 			}
 			l.room[ino] = queue + 1
+			list.WriteString(line("0A", strconv.FormatUint(ino, 10)))
 			if sum += queue + 1; first < 0 {
 				first = queue
 			}
@@ -49,8 +45,9 @@ func TestGrant(t *testing.T) {
 		if err != unix.ENOBUFS || sum > wire.WaitingConnections || first != want.first || len(l.room) < want.sockets {
 			t.Errorf("asked for %d: %d sockets with room for %d, the first %d, then %v", asked, len(l.room), sum, first, err)
 		}
-		l.room = map[uint64]int{}
-		list()
+		if err := list.Truncate(int64(len(head))); err != nil {
+			t.Fatal(err)
+		}
 		l.room = map[uint64]int{5: wire.WaitingConnections}
 		if queue, err := l.grant(6, asked); err != nil || queue != want.first {
 			t.Errorf("asked for %d when all are gone: %d, %v", asked, queue, err)
