@@ -349,8 +349,8 @@ func setLimit(l *wire.Rlimit) syscall.Errno {
 	return e
 }
 
-// fence takes every right away, in the order in which the kernel lets them go. The filter comes last but for one limit, since
-// it would refuse some of this.
+// fence takes every right away, in the order in which the kernel lets them go. The filter comes last but for one limit,
+// since it would refuse some of this.
 //
 //go:norace
 //go:nosplit
