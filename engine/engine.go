@@ -51,9 +51,10 @@ type Trace struct {
 	// Key is the path of the file of the key that signs the record; empty means trace.key in DataDir. It is made when it is
 	// missing and nothing was signed yet.
 	Key string
-	// HeadsFile and HeadsSyslog are where signed tree heads go besides: a file that is appended to, and the socket of the
-	// system logger. Empty means nowhere. While one cannot be written nothing is run.
-	HeadsFile, HeadsSyslog string
+	// HeadsFile, HeadsSyslog and HeadsWebhook are where signed tree heads go besides: a file that is appended to, the socket
+	// of the system logger, and an address that they are posted to. Empty means nowhere. While one cannot be reached nothing
+	// is run.
+	HeadsFile, HeadsSyslog, HeadsWebhook string
 	// Retention is how long after its end what a run left is kept; zero means for ever.
 	Retention time.Duration
 	// DataLimit bounds what is kept of all runs together; zero means no bound.
@@ -174,7 +175,7 @@ func (e *Engine) open() {
 	}
 	c := e.cfg.Trace
 	t, err := trace.New(context.WithoutCancel(e.life), trace.Config{Store: s, Key: c.Key, Now: e.cfg.Now, Log: e.cfg.Log,
-		Heads:     trace.Heads{File: c.HeadsFile, Syslog: c.HeadsSyslog},
+		Heads:     trace.Heads{File: c.HeadsFile, Syslog: c.HeadsSyslog, Webhook: c.HeadsWebhook},
 		Retention: trace.Retention{Age: c.Retention, Bytes: c.DataLimit}})
 	if err != nil {
 		e.failed = trace.Explain("open the trace", errors.Join(err, s.Close()))

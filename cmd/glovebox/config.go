@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -227,7 +228,16 @@ func (s *settings) traceKeys() *key {
 	return &key{keys: map[string]*key{
 		"key": scalar(absolute(&t.Key)),
 		"heads": {keys: map[string]*key{
-			"file": scalar(absolute(&t.HeadsFile)), "syslog": scalar(absolute(&t.HeadsSyslog)), "webhook": missingKey,
+			"file": scalar(absolute(&t.HeadsFile)), "syslog": scalar(absolute(&t.HeadsSyslog)),
+			"webhook": scalar(func(v string) error {
+				// Its value is in no message: it may hold a token.
+				if _, err := url.Parse(v); err != nil || !strings.HasPrefix(v, "http") {
+					return glovebox.Errorf(glovebox.CodeInvalid, "write an address such as https://log.example.com/heads",
+						"the value is no address of a server")
+				}
+				t.HeadsWebhook = v
+				return nil
+			}),
 		}},
 		"retention": scalar(func(v string) (err error) {
 			t.Retention, err = parseSpan(v)

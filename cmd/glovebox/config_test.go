@@ -36,7 +36,7 @@ drivers:
 memory_budget: 60%
 trace:
   key: /etc/glovebox/trace.key
-  heads: {file: /mnt/other/heads, syslog: /dev/log}
+  heads: {file: /mnt/other/heads, syslog: /dev/log, webhook: "https://log.example.com/h?t=1"}
   retention: 30d
   data_limit: 10GiB
 `
@@ -70,7 +70,8 @@ func TestConfiguration(t *testing.T) {
 		t.Errorf("memory_budget %+v", got.memory)
 	}
 	tr := engine.Trace{Key: "/etc/glovebox/trace.key", HeadsFile: "/mnt/other/heads", HeadsSyslog: "/dev/log",
-		Retention: 30 * 24 * time.Hour, DataLimit: 10 * glovebox.GiB}
+		HeadsWebhook: "https://log.example.com/h?t=1",
+		Retention:    30 * 24 * time.Hour, DataLimit: 10 * glovebox.GiB}
 	if got.trace != tr {
 		t.Errorf("trace %+v", got.trace)
 	}
@@ -150,7 +151,7 @@ func TestBadTraceConfiguration(t *testing.T) {
 		{"key", "trace: {key: trace.key}\n", 125, []string{"trace.key", "absolute"}},
 		{"key typo", "trace:\n  kye: /x\n", 125, []string{"g.yaml:2: trace.kye", "did you mean trace.key?"}},
 		{"heads typo", "trace: {heads: {fille: /x}}\n", 125, []string{"trace.heads.fille", "did you mean trace.heads.file?"}},
-		{"webhook", "trace: {heads: {webhook: \"https://x\"}}\n", 126, []string{"trace.heads.webhook", "not available"}},
+		{"webhook", "trace: {heads: {webhook: \"/dev/log?token=x1y2\"}}\n", 125, []string{":1: trace.heads.webhook", "https://"}},
 		{"otlp", "trace: {otlp: x}\n", 126, []string{"trace.otlp", "not available"}},
 	} {
 		t.Run(c.name, func(t *testing.T) { refusedConfig(t, c.text, c.exit, c.says) })

@@ -21,6 +21,9 @@ type Heads struct {
 	File string
 	// Syslog is the path of the system logger's socket, such as /dev/log.
 	Syslog string
+	// Webhook is an address that heads are posted to (see ParseWebhook). Each run waits for it at its start and at its end,
+	// ten seconds at most.
+	Webhook string
 }
 
 // syslogWait bounds a write to a logger that does not read.
@@ -41,13 +44,14 @@ type publisher struct {
 	sent   int64 // the size of the last head that arrived
 	file   *os.File
 	syslog *net.UnixConn
+	hook   *webhook
 }
 
 // ready says why heads cannot arrive, as far as can be told without one: nothing is run before they can.
 func (p *publisher) ready() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.failure(errors.Join(p.openFile(), p.openSyslog()))
+	return p.failure(errors.Join(p.openFile(), p.openSyslog(), p.openWebhook()))
 }
 
 // publish returns when h or a newer head is at every place.
@@ -68,7 +72,7 @@ func (p *publisher) publish(h head) *glovebox.Error {
 	p.newest.Lock()
 	h = p.newest.head
 	p.newest.Unlock()
-	err := p.failure(errors.Join(p.toFile(h), p.toSyslog(h)))
+	err := p.failure(errors.Join(p.toFile(h), p.toSyslog(h), p.toWebhook(h)))
 	if err == nil {
 		p.sent = h.size
 		return nil
@@ -169,6 +173,23 @@ func (p *publisher) toSyslog(h head) error {
 	return errs
 }
 
+func (p *publisher) openWebhook() (err error) {
+	if p.hook == nil {
+		p.hook, err = newWebhook(p.to.Webhook)
+	}
+	return err
+}
+
+func (p *publisher) toWebhook(h head) error {
+	if p.to.Webhook == "" {
+		return nil
+	}
+	if err := p.openWebhook(); err != nil {
+		return err
+	}
+	return p.hook.post(h)
+}
+
 func (p *publisher) close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -179,6 +200,9 @@ func (p *publisher) close() error {
 	if p.syslog != nil {
 		errs = errors.Join(errs, p.syslog.Close())
 	}
-	p.file, p.syslog = nil, nil
+	if p.hook != nil {
+		p.hook.close()
+	}
+	p.file, p.syslog, p.hook = nil, nil, nil
 	return errs
 }
