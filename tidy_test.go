@@ -119,6 +119,23 @@ func read(t *testing.T, name string) string {
 	return string(text)
 }
 
+// TestTidyNames: what a test or a run leaves behind is not part of the repository, and names need no quotes anywhere.
+func TestTidyNames(t *testing.T) {
+	r := repository()
+	if r.err != nil {
+		t.Fatal(r.err)
+	}
+	plain := regexp.MustCompile(`^[A-Za-z0-9._/-]+$`)
+	for _, name := range r.files {
+		if !plain.MatchString(name) {
+			t.Errorf("%q: letters, digits and . _ - are enough for a name", name)
+		}
+		if slices.Contains([]string{".key", ".db", ".db-wal", ".db-shm", ".turn"}, path.Ext(name)) {
+			t.Errorf("%s is what a data_dir has", name)
+		}
+	}
+}
+
 // TestTidyImports: an import points to a lower row of the picture in ARCHITECTURE.md, so that there are no rings, a reader
 // can start at the bottom, and no door or driver grows into another. Tests may also use their own row, as the tests of a
 // driver use the conformance suite.

@@ -35,8 +35,8 @@ type Config struct {
 	// fit now waits. Zero: MemoryPercent of what the machine and this process's own control group allow; that zero: 75.
 	MemoryBudget  glovebox.Size
 	MemoryPercent int
-	// RuntimeDir holds the locks by which they share it. Empty: /run/glovebox for root, else /run/user/UID/glovebox, or
-	// /tmp/glovebox-UID where there is no such folder.
+	// RuntimeDir holds the locks by which they share it. Empty: /run/glovebox for root, else
+	// /tmp/glovebox-UID.
 	RuntimeDir string
 	// Log gets one line for each run and what goes wrong beside them; nil discards.
 	Log *slog.Logger
@@ -250,7 +250,7 @@ func (e *Engine) giveBack() {
 // Output implements glovebox.Runs.
 func (e *Engine) Output(ctx context.Context, who glovebox.Principal, run, stream string, offset, limit int64) (
 	[]byte, error) {
-	t, leave, err := e.reading(ctx, who)
+	ctx, t, leave, err := e.reading(ctx, who)
 	if err != nil {
 		return nil, err
 	}
@@ -260,7 +260,7 @@ func (e *Engine) Output(ctx context.Context, who glovebox.Principal, run, stream
 
 // Artifact implements glovebox.Runs.
 func (e *Engine) Artifact(ctx context.Context, who glovebox.Principal, run, path string) (io.ReadCloser, error) {
-	t, leave, err := e.reading(ctx, who)
+	ctx, t, leave, err := e.reading(ctx, who)
 	if err != nil {
 		return nil, err
 	}
@@ -270,7 +270,7 @@ func (e *Engine) Artifact(ctx context.Context, who glovebox.Principal, run, path
 
 // Trace implements glovebox.Traces.
 func (e *Engine) Trace(ctx context.Context, who glovebox.Principal, run string) (*glovebox.Record, error) {
-	t, leave, err := e.reading(ctx, who)
+	ctx, t, leave, err := e.reading(ctx, who)
 	if err != nil {
 		return nil, err
 	}
@@ -281,7 +281,7 @@ func (e *Engine) Trace(ctx context.Context, who glovebox.Principal, run string) 
 
 // Traces implements glovebox.Traces.
 func (e *Engine) Traces(ctx context.Context, who glovebox.Principal, q glovebox.TraceQuery) ([]glovebox.Record, error) {
-	t, leave, err := e.reading(ctx, who)
+	ctx, t, leave, err := e.reading(ctx, who)
 	if err != nil {
 		return nil, err
 	}
@@ -293,7 +293,7 @@ func (e *Engine) Traces(ctx context.Context, who glovebox.Principal, q glovebox.
 // Verify implements glovebox.Traces.
 func (e *Engine) Verify(ctx context.Context, who glovebox.Principal, heads []glovebox.TraceRef) (
 	*glovebox.Verification, error) {
-	t, leave, err := e.reading(ctx, who)
+	ctx, t, leave, err := e.reading(ctx, who)
 	if err != nil {
 		return nil, err
 	}
@@ -305,21 +305,21 @@ func (e *Engine) Verify(ctx context.Context, who glovebox.Principal, heads []glo
 	return t.Verify(ctx, heads)
 }
 
-// reading begins a use of the trace by who.
-func (e *Engine) reading(ctx context.Context, who glovebox.Principal) (*trace.Trace, func(), error) {
+// reading begins a use of the trace by who. The context ends also when the engine closes.
+func (e *Engine) reading(ctx context.Context, who glovebox.Principal) (context.Context, *trace.Trace, func(), error) {
 	if who.Tenant == "" {
-		return nil, nil, glovebox.Errorf(glovebox.CodeDenied, "authenticate", "nobody is asking")
+		return nil, nil, nil, glovebox.Errorf(glovebox.CodeDenied, "authenticate", "nobody is asking")
 	}
-	_, leave, err := e.enter(ctx)
+	ctx, leave, err := e.enter(ctx)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
 	t, err := e.record()
 	if err != nil {
 		leave()
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
-	return t, leave, nil
+	return ctx, t, leave, nil
 }
 
 // tend puts right what an engine that died left behind, once in an engine's life: it ends the records of its runs and

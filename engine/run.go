@@ -88,10 +88,10 @@ func (r *run) run(ctx context.Context) (*glovebox.Result, error) {
 	if err := r.admit(); err != nil {
 		return nil, r.refuse(ctx, err)
 	}
-	if err := r.takeInputs(ctx); err != nil && ctx.Err() == nil {
+	if err := r.queue(ctx); err != nil && ctx.Err() == nil {
 		return nil, r.refuse(ctx, err)
 	}
-	if err := r.queue(ctx); err != nil && ctx.Err() == nil {
+	if err := r.takeInputs(ctx); err != nil && ctx.Err() == nil {
 		return nil, r.refuse(ctx, err)
 	}
 	recorded, err := r.start(ctx)

@@ -49,16 +49,18 @@ func (d *Driver) Controls(ctx context.Context) []glovebox.Control {
 // replaceable are the controls in whose place there is another.
 var replaceable = []string{"workspace on disk", "own user ids", "cgroup cpuset"}
 
-// trialControl makes a sandbox and takes it down again: what the others cannot foresee shows here.
+// trialControl makes a sandbox with the usual limits, brings a program to its gate and takes all down again: what the others
+// cannot foresee shows here. The sandbox has no image, so that the program is not found once the gate opens.
 func (d *Driver) trialControl(ctx context.Context) glovebox.Control {
 	const name = "a sandbox can be made"
 	s, err := d.Start(ctx, driver.Spec{
 		ID: "doctor_" + strings.ToLower(rand.Text()), Limits: glovebox.Limits{
-			CPUs: 1, Memory: 128 * glovebox.MiB, Disk: glovebox.MiB, Files: 64, OpenFiles: 64, Processes: 16,
+			CPUs: 1, Memory: 128 * glovebox.MiB, Disk: glovebox.MiB, Files: 64, OpenFiles: 1024, Processes: 128,
 		},
 	})
 	if err == nil {
-		err = s.Close(ctx)
+		_, err = s.Exec(ctx, driver.Command{Argv: []string{"/nothing"}, Env: []string{}, Dir: "/workspace"})
+		err = errors.Join(err, s.Close(ctx))
 	}
 	var known *glovebox.Error
 	switch {

@@ -34,7 +34,7 @@ type Config struct {
 	// IDs is the pool of host ids for root. Zero: 65536 ids from 0x70000000.
 	IDs IDPool
 	// RuntimeDir holds the id locks, which all engines of one user must share. Empty: /run/glovebox for root, else
-	// /run/user/UID/glovebox, or /tmp/glovebox-UID where there is no such folder.
+	// /tmp/glovebox-UID.
 	RuntimeDir string
 	// ScratchDir holds the backing files of workspaces on disk. Required.
 	ScratchDir string

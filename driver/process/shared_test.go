@@ -50,3 +50,16 @@ buffer 32768
 		t.Errorf("inside:\n%s\nwant:\n%s", got, told)
 	}
 }
+
+// TestPeersOfUnixSockets: init does the listening, and whoever asks a socket whose it is still hears of the program.
+func TestPeersOfUnixSockets(t *testing.T) {
+	const script = `python3 -I -c '
+import os, socket, struct
+s = socket.socket(socket.AF_UNIX); s.bind("/workspace/s"); s.listen(5)
+c = socket.socket(socket.AF_UNIX); c.connect("/workspace/s")
+print(struct.unpack("3i", c.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1:] == (os.getuid(), os.getgid()))
+t = socket.socket(); t.bind(("127.0.0.1", 0)); t.listen(5); socket.create_connection(t.getsockname()); s.listen(1); print("end")'`
+	if got := start(t, newDriver(t), limits(), script).output(t); got != "True\nend\n" {
+		t.Errorf("inside: %q", got)
+	}
+}

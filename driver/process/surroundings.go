@@ -111,6 +111,10 @@ func (s surroundings) step(name string, errno unix.Errno, err error) error {
 	case name == "mount proc" && errno == unix.EPERM && s.covered():
 		return refusal{"a sandbox may not have a /proc of its own: parts of the /proc that is here are covered, as containers " +
 			"have it", maskedFix}.error("build sandbox", err)
+	case name == "take notifications of its filter" && errno == unix.EPERM && s.says("sys/kernel/yama/ptrace_scope", "3"):
+		return refusal{"no process of this machine may take a descriptor of another (kernel.yama.ptrace_scope is 3)",
+			"set kernel.yama.ptrace_scope to 2 at most where it is set (/etc/sysctl.d), and start the machine again"}.
+			error("build sandbox", err)
 	case name == "install system call filter" && errno == unix.EBUSY:
 		return refusal{"a filter of system calls over Glovebox answers for some of them itself, and the kernel takes one such " +
 			"filter for a process", notifyFix}.error("build sandbox", err)

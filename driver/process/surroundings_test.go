@@ -249,6 +249,8 @@ func TestRefusalsAreExplained(t *testing.T) {
 		"filter":  {files: map[string]string{"self/status": "Name:\tx\nSeccomp:\t2\n"}, err: unix.ENOSYS, detail: "filter of system calls", fix: "seccomp=unconfined"},
 		"covered and filtered": {files: map[string]string{"self/status": "Name:\tx\nSeccomp:\t2\n", "self/mountinfo": "1 2 0:1 / /proc/kcore rw - tmpfs x rw\n"},
 			err: unix.EPERM, step: "mount proc", detail: "covered", fix: "systempaths=unconfined"},
+		"no descriptors of others": {files: map[string]string{"sys/kernel/yama/ptrace_scope": "3\n"},
+			err: unix.EPERM, step: "take notifications of its filter", detail: "ptrace_scope is 3", fix: "ptrace_scope to 2"},
 		"not covered": {files: map[string]string{"self/mountinfo": "1 2 0:1 / /proc/sys/fs/binfmt_misc rw - binfmt_misc x rw\n"},
 			err: unix.EPERM, step: "mount proc", detail: "could not mount proc", fix: "outside of the container"},
 		"a filter that answers": {err: unix.EBUSY, step: "install system call filter", detail: "takes one such filter",

@@ -161,8 +161,8 @@ func (h *Host) Delegated() bool {
 	return !lacks(enabled) || err == nil && alone == strconv.Itoa(os.Getpid())
 }
 
-// Bounded reports whether this process's version 2 group has a limit of memory or CPU that a group of its own elsewhere
-// under the user's service manager would not have.
+// Bounded reports whether this process's version 2 group has a limit of memory or CPU, or a choice of CPUs, that a group of
+// its own elsewhere under the user's service manager would not have.
 func (h *Host) Bounded() bool {
 	if h.unified == nil {
 		return false
@@ -174,6 +174,9 @@ func (h *Host) Bounded() bool {
 			if err == nil && limit != "max" && !strings.HasPrefix(limit, "max ") {
 				return true
 			}
+		}
+		if cpus, err := read(h.unified.dir+at, "cpuset.cpus"); err == nil && cpus != "" {
+			return true
 		}
 	}
 	return false

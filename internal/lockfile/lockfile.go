@@ -16,14 +16,12 @@ import (
 )
 
 // Folder is where the locks of the calling user lie, which no other user can make or change: /run/glovebox for root, else
-// /run/user/UID/glovebox, or /tmp/glovebox-UID where there is no such folder.
+// /tmp/glovebox-UID. (/run/user/UID comes and goes with the user's logins, and what runs beside one, as cron does, would
+// have locks of its own.)
 func Folder() string {
 	uid := os.Getuid()
 	if uid == 0 {
 		return "/run/glovebox"
-	}
-	if own := fmt.Sprintf("/run/user/%d", uid); unix.Access(own, unix.W_OK) == nil {
-		return own + "/glovebox"
 	}
 	return fmt.Sprintf("/tmp/glovebox-%d", uid)
 }

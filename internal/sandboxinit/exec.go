@@ -304,7 +304,7 @@ func (s *sandbox) reap() {
 			}
 			ended := wire.Ended{WaitStatus: uint32(status), NotStarted: l.notStarted}
 			if s.conn.Send(wire.Message{Ended: &ended}) != nil {
-				os.Exit(0)
+				os.Exit(s.end(0)) // the driver is gone, and may have left something frozen
 			}
 		}
 	}

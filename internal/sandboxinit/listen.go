@@ -5,6 +5,8 @@ import (
 	"errors"
 	"io"
 	"os"
+	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -28,10 +30,11 @@ const longestQueue = 128
 
 // listeners are the listening sockets of a sandbox.
 type listeners struct {
-	mu    sync.Mutex
-	proc  int            // the sandbox's /proc
-	room  map[uint64]int // by inode: for how many waiting connections there is room
-	since int            // calls since it was last counted which sockets there still are
+	mu     sync.Mutex
+	proc   int            // the sandbox's /proc
+	single bool           // the program has init's ids
+	room   map[uint64]int // by inode: for how many waiting connections there is room
+	since  int            // calls since it was last counted which sockets there still are
 }
 
 // answer does what the program's calls of listen ask for until nobody is left under its filter. It owns notes, the
@@ -146,7 +149,7 @@ func (l *listeners) do(sock, asked int) error {
 		return err
 	}
 	if domain != unix.AF_INET && domain != unix.AF_INET6 {
-		return unix.Listen(sock, asked) // the kernel counts these for whoever connects
+		return l.listenAsProgram(sock, asked) // the kernel counts these for whoever connects
 	}
 	var st unix.Stat_t
 	if err := unix.Fstat(sock, &st); err != nil {
@@ -167,6 +170,37 @@ func (l *listeners) do(sock, asked int) error {
 	// A queue that is made shorter keeps those that wait in it; one more than its length can wait.
 	l.room[st.Ino] = max(l.room[st.Ino], queue+1)
 	return nil
+}
+
+// listenAsProgram lets a socket listen in the name of the program: whoever connects to a Unix socket may ask whose it is
+// (SO_PEERCRED). The ids change for one thread and one call.
+func (l *listeners) listenAsProgram(sock, queue int) error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	const keep = ^uintptr(0)
+	ids := func(uid, gid uintptr) error {
+		calls := []struct{ call, id uintptr }{{unix.SYS_SETRESGID, gid}, {unix.SYS_SETRESUID, uid}}
+		if uid == 0 {
+			slices.Reverse(calls) // the right to change the group comes back with the user
+		}
+		for _, c := range calls {
+			if _, _, e := unix.RawSyscall(c.call, keep, c.id, keep); e != 0 {
+				return e
+			}
+		}
+		return nil
+	}
+	if l.single { // it is the program's id that init has
+		return unix.Listen(sock, queue)
+	}
+	err := ids(wire.ProgramID, wire.ProgramID)
+	if err == nil {
+		err = unix.Listen(sock, queue)
+	}
+	if back := ids(0, 0); back != nil {
+		os.Exit(125) // a thread that is nobody's can do nothing right any more
+	}
+	return err
 }
 
 const half = wire.WaitingConnections / 2

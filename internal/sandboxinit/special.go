@@ -81,7 +81,7 @@ func (s *sandbox) limitKernel() error {
 			return step("limit "+l.file, err)
 		}
 	}
-	s.sockets.proc = s.proc
+	s.sockets.proc, s.sockets.single = s.proc, s.single
 	s.buffer = strings.TrimSpace(s.readProc(buffer))
 	return nil
 }

@@ -99,8 +99,18 @@ func (p *publisher) failure(err error) error {
 var errHeadsFile = errors.New("trace.heads.file is no file that this user alone may write")
 
 func (p *publisher) openFile() error {
-	if p.to.File == "" || p.file != nil {
+	if p.to.File == "" {
 		return nil
+	}
+	if p.file != nil {
+		mine, err := p.file.Stat()
+		there, gone := os.Lstat(p.to.File)
+		if err == nil && gone == nil && os.SameFile(mine, there) {
+			return nil
+		}
+		// It was moved or removed, as rotation of logs does: what is written to it would be where nobody looks.
+		_ = p.file.Close()
+		p.file = nil
 	}
 	const how = os.O_WRONLY | os.O_APPEND | os.O_CREATE | syscall.O_NOFOLLOW | syscall.O_NONBLOCK | syscall.O_CLOEXEC
 	f, err := os.OpenFile(p.to.File, how, 0o600)

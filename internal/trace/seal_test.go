@@ -218,6 +218,24 @@ func TestHeadsToAFile(t *testing.T) {
 	}
 }
 
+// TestHeadsFileIsRotated moves the file of heads away between a start and its end: the end's head is in a new one.
+func TestHeadsFileIsRotated(t *testing.T) {
+	tr := newTrace(t, t.TempDir())
+	tr.heads.to.File = filepath.Join(t.TempDir(), "heads")
+	defer tr.Close()
+	mustStart(t, tr, someStart("run_1"))
+	if err := os.Rename(tr.heads.to.File, tr.heads.to.File+".1"); err != nil {
+		t.Fatal(err)
+	}
+	ref := mustEnd(t, tr, End{ID: "run_1", Result: someResult("run_1", glovebox.StatusExited)})
+	if b, err := os.ReadFile(tr.heads.to.File); err != nil || string(b) != fmt.Sprintf("%d:%s\n", ref.Seq, ref.Hash) {
+		t.Errorf("%q, %v", b, err)
+	}
+	if b, err := os.ReadFile(tr.heads.to.File + ".1"); err != nil || strings.Count(string(b), "\n") != 1 {
+		t.Errorf("the moved file: %q, %v", b, err)
+	}
+}
+
 // TestHeadsThatDoNotArrive: nothing begins before its head can be where heads go.
 func TestHeadsThatDoNotArrive(t *testing.T) {
 	dir := t.TempDir()
@@ -246,14 +264,11 @@ func TestHeadsThatDoNotArrive(t *testing.T) {
 	if err := tr.Ready(); err != nil {
 		t.Fatal(err)
 	}
-	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
-	if err != nil {
+	if err := errors.Join(os.Remove(tr.heads.to.File), os.Mkdir(tr.heads.to.File, 0o700)); err != nil {
 		t.Fatal(err)
 	}
-	defer full.Close()
-	tr.heads.file = full
-	_, err = tr.Start(t.Context(), someStart("run_1"))
-	wantCode(t, "a full disk", err, glovebox.CodeUnavailable)
+	_, err := tr.Start(t.Context(), someStart("run_1"))
+	wantCode(t, "a folder in its place", err, glovebox.CodeUnavailable)
 	if rec, err := tr.Get(t.Context(), "local", "run_1"); err != nil || rec.State != "ended" || rec.Error.Code != glovebox.CodeUnavailable {
 		t.Errorf("%+v, %v", rec, err)
 	}

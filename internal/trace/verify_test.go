@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/mod/sumdb/tlog"
 
@@ -140,6 +141,21 @@ func TestTamperEachColumn(t *testing.T) {
 				wantFirst(t, verify(t, tr), seq, problemChanged, problemForged)
 			})
 		}
+	}
+}
+
+// TestTamperWithNumbers: whoever tampers may choose the numbers, and verification still ends and says what it found.
+func TestTamperWithNumbers(t *testing.T) {
+	tr := newTrace(t, t.TempDir())
+	fill(t, tr)
+	tamper(t, tr, "UPDATE log SET size = 1 << 61")
+	tamper(t, tr, `INSERT INTO records (seq, run, kind, time_ns, skeleton, root, signature)
+		SELECT 1 << 60, 'run_far', 'run.start', time_ns, skeleton, root, signature FROM records WHERE seq = 1`)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	v, err := tr.Verify(ctx, nil)
+	if err != nil || v.OK || v.Problems[0].Seq != 8 || len(v.Problems) != problemsMost || v.More == 0 {
+		t.Fatalf("%v, %+v", err, v)
 	}
 }
 
