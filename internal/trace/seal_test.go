@@ -264,11 +264,14 @@ func TestHeadsThatDoNotArrive(t *testing.T) {
 	if err := tr.Ready(); err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(os.Remove(tr.heads.to.File), os.Mkdir(tr.heads.to.File, 0o700)); err != nil {
+	unwritable, err := os.Open(tr.heads.to.File)
+	if err != nil {
 		t.Fatal(err)
 	}
-	_, err := tr.Start(t.Context(), someStart("run_1"))
-	wantCode(t, "a folder in its place", err, glovebox.CodeUnavailable)
+	defer unwritable.Close()
+	tr.heads.file = unwritable
+	_, err = tr.Start(t.Context(), someStart("run_1"))
+	wantCode(t, "it cannot be written any more", err, glovebox.CodeUnavailable)
 	if rec, err := tr.Get(t.Context(), "local", "run_1"); err != nil || rec.State != "ended" || rec.Error.Code != glovebox.CodeUnavailable {
 		t.Errorf("%+v, %v", rec, err)
 	}
