@@ -23,7 +23,8 @@ type Driver interface {
 	Isolation() glovebox.Isolation
 	// Controls examines this machine: each control of the rung, available or not, why, and what mends it.
 	Controls(ctx context.Context) []glovebox.Control
-	// Start makes a sandbox with nothing of the user's in it. On error nothing is left behind. ctx bounds the start only.
+	// Start makes a sandbox with nothing of the user's in it. On error nothing is left behind, unless it is
+	// ErrLeftBehind too. ctx bounds the start only.
 	Start(ctx context.Context, spec Spec) (Sandbox, error)
 }
 

@@ -2,5 +2,8 @@ package driver
 
 import "errors"
 
+// ErrLeftBehind marks an error of Start after which something of the sandbox may still live.
+var ErrLeftBehind = errors.New("something of the sandbox may be left")
+
 // ErrNotRegular is returned by Sandbox.Open for a link, a device, a fifo or a socket.
 var ErrNotRegular = errors.New("not a regular file")

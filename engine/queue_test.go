@@ -188,6 +188,26 @@ func TestCancelledInTheQueue(t *testing.T) {
 }
 
 // TestMemoryOfAnOpenSandbox stays taken: what could not be closed may still be in use.
+func TestMemoryOfAFailedStart(t *testing.T) {
+	for name, c := range map[string]struct {
+		err  error
+		left glovebox.Size
+	}{"nothing is left": {errors.New("broken"), 0}, "something may be": {errors.Join(errors.New("broken"), driver.ErrLeftBehind), 100 * glovebox.MiB}} {
+		fake := &drivertest.Fake{Fail: func(step string) error {
+			if step == "start" {
+				return c.err
+			}
+			return nil
+		}}
+		e := withBudget(t, fake, 256*glovebox.MiB)
+		if _, err := e.Run(t.Context(), owner, withMemory(100*glovebox.MiB), nil); err == nil {
+			t.Fatal("it ran: " + name)
+		}
+		e.removing.Wait()
+		taken(t, e, c.left)
+	}
+}
+
 func TestMemoryOfAnOpenSandbox(t *testing.T) {
 	fake := &drivertest.Fake{Fail: func(step string) error {
 		if step == "close" {

@@ -246,6 +246,9 @@ func (r *run) makeBox(ctx context.Context) error {
 		spec.Inputs = filepath.Join(r.folder.path, "inputs")
 	}
 	box, err := d.Start(ctx, spec)
+	if errors.Is(err, driver.ErrLeftBehind) {
+		r.release = func(context.Context) error { return driver.ErrLeftBehind } // so that its memory stays taken
+	}
 	if err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -63,6 +64,10 @@ func (a *app) main(args []string) int {
 	// has seen enough.
 	if _, told := err.(*glovebox.Error); !told && errors.Is(err, syscall.EPIPE) {
 		return a.exit
+	}
+	if errors.Is(err, context.Canceled) && cmd.Name() != "run" && cmd.Name() != "exec" { // which tell it by their result
+		fmt.Fprintf(a.errs, "%s: cancelled\n", cmd.CommandPath())
+		return exitCanceled
 	}
 	if err != nil {
 		return a.fail(cmd, err)

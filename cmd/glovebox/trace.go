@@ -228,13 +228,13 @@ func (a *app) traceShow() *cobra.Command {
 
 // fetch fills a folder with what was kept of a run's outputs.
 func (a *app) fetch(svc glovebox.Service, r *glovebox.Record, folder string, overwrite bool) error {
+	if !r.Erased.IsZero() {
+		return glovebox.Errorf(glovebox.CodeNotFound, "keep more with trace.retention or trace.data_limit in the configuration",
+			"what %s left was erased by retention on %s", r.ID, r.Erased.Local().Format(time.DateTime))
+	}
 	if r.Result == nil || len(r.Result.Artifacts) == 0 {
 		return glovebox.Errorf(glovebox.CodeNotFound, "outputs are kept when a run is given --output DIR",
 			"no outputs of %s were kept", r.ID)
-	}
-	if cut, ok := r.Cut["artifacts"]; ok {
-		return glovebox.Errorf(glovebox.CodeNotFound, "run it again with fewer files in /outputs, such as one archive",
-			"%s left %d outputs, more than its record lists", r.ID, cut.Items)
 	}
 	dest, err := openDestination(folder, overwrite)
 	if err != nil {
@@ -294,6 +294,10 @@ func showRecord(out io.Writer, r *glovebox.Record) error {
 	}
 	if r.Image != "" {
 		field("image", "%s", r.Image)
+	}
+	if l := r.Decision.Grant.Limits; r.Decision.Allow {
+		field("limits", "wall %v, CPU %v, CPUs %v, memory %v, disk %v, files %d, open files %d, processes %d, output %v",
+			l.Wall, l.CPU, l.CPUs, l.Memory, l.Disk, l.Files, l.OpenFiles, l.Processes, l.Output)
 	}
 	if r.Result != nil {
 		showResult(field, r)

@@ -3,8 +3,11 @@ package main
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"os"
 	"os/signal"
 	"strconv"
 	"strings"
@@ -39,6 +42,11 @@ func (a *app) traceVerify() *cobra.Command {
 			}
 			heads = append(heads, head)
 		}
+		published, err := a.publishedHeads()
+		if err != nil {
+			return err
+		}
+		heads = append(heads, published...)
 		svc, err := a.service()
 		if err != nil {
 			return err
@@ -47,6 +55,9 @@ func (a *app) traceVerify() *cobra.Command {
 		ctx, stop := signal.NotifyContext(context.Background(), endings...)
 		defer stop()
 		v, err := svc.Verify(ctx, a.owner(), heads)
+		if err != nil && ctx.Err() != nil {
+			return context.Canceled
+		}
 		if err != nil {
 			return err
 		}
@@ -70,6 +81,37 @@ func headFlag(word string) (glovebox.TraceRef, error) {
 			"say --head SEQ:HASH with trace.seq and trace.hash exactly as a result has them", "%q is no tree head", short(word))
 	}
 	return glovebox.TraceRef{Seq: n, Hash: hash}, nil
+}
+
+// publishedHeads reads the file that the configuration sends heads to, which is outside of the trace.
+func (a *app) publishedHeads() ([]glovebox.TraceRef, error) {
+	s, err := a.settings()
+	if err != nil || s.trace.HeadsFile == "" {
+		return nil, err
+	}
+	f, err := os.Open(s.trace.HeadsFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		say(a.errs, "there is no file "+s.trace.HeadsFile+" (trace.heads.file): nothing is compared with it")
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fileError(s.trace.HeadsFile, err)
+	}
+	defer f.Close()
+	var heads []glovebox.TraceRef
+	lines := bufio.NewScanner(f)
+	for lines.Scan() {
+		head, err := headFlag(lines.Text())
+		if err != nil {
+			return nil, glovebox.Errorf(glovebox.CodeInvalid, "restore "+s.trace.HeadsFile+" from a backup, or move it away",
+				"line %d of trace.heads.file is no tree head", len(heads)+1)
+		}
+		heads = append(heads, head)
+	}
+	if err := lines.Err(); err != nil {
+		return nil, fileError(s.trace.HeadsFile, err)
+	}
+	return heads, nil
 }
 
 func showVerification(out io.Writer, v *glovebox.Verification) error {
@@ -133,6 +175,9 @@ func (a *app) traceExport() *cobra.Command {
 		defer stop()
 		w := bufio.NewWriter(a.out)
 		if err := a.export(ctx, svc, w, filter.query, limit); err != nil {
+			if ctx.Err() != nil {
+				err = context.Canceled
+			}
 			return err
 		}
 		return w.Flush()

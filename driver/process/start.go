@@ -49,7 +49,10 @@ func (d *Driver) start(ctx context.Context, spec driver.Spec) (*sandbox, error) 
 	}
 	s := &sandbox{driver: d, spec: spec, ids: i, gone: make(chan struct{})}
 	if err := s.start(ctx); err != nil {
-		return nil, errors.Join(err, s.abandon(ctx))
+		if left := s.abandon(ctx); left != nil {
+			err = errors.Join(err, driver.ErrLeftBehind, left)
+		}
+		return nil, err
 	}
 	return s, nil
 }

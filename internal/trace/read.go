@@ -35,7 +35,16 @@ func (t *Trace) Get(ctx context.Context, tenant, id string) (*glovebox.Record, e
 	err := t.store.View(ctx, func(tx *store.Tx) error {
 		var err error
 		rec, err = scanRecord(tx.QueryRow(ctx, selectRuns+"WHERE r.id = ? AND r.tenant = ?", id, tenant))
-		return orNoRun(id, err)
+		if err != nil {
+			return orNoRun(id, err)
+		}
+		if _, cut := rec.Cut["artifacts"]; cut && rec.Result != nil && rec.Erased.IsZero() {
+			// A record lists some; all that were kept stand beside it.
+			if _, rec.Result.Artifacts, err = readKept(ctx, tx, id); err == nil {
+				delete(rec.Cut, "artifacts")
+			}
+		}
+		return err
 	})
 	if err != nil {
 		return nil, Explain("read record", err)
@@ -85,6 +94,10 @@ func (t *Trace) List(ctx context.Context, tenant string, q glovebox.TraceQuery) 
 		defer rows.Close()
 		for rows.Next() {
 			rec, err := scanRecord(rows)
+			if altered := new(alteredError); errors.As(err, &altered) {
+				// One that was tampered with does not hide the others.
+				rec, err = altered.record, nil
+			}
 			if err != nil {
 				return err
 			}
@@ -179,10 +192,20 @@ type stored struct {
 	root, signature      []byte
 }
 
-// altered is that a record is not what it was.
+// alteredError is that a record is not what it was.
+type alteredError struct {
+	known  *glovebox.Error
+	record *glovebox.Record // what is left to say of its run
+}
+
+func (e *alteredError) Error() string { return e.known.Error() }
+func (e *alteredError) Unwrap() error { return e.known }
+
 func (s *stored) altered(err error) error {
-	return &glovebox.Error{Code: glovebox.CodeInternal, Op: "read record", Err: err,
+	known := &glovebox.Error{Code: glovebox.CodeInternal, Op: "read record", Err: err,
 		Public: fmt.Sprintf("record %d of the trace was changed after it was written", s.seq), Fix: fixAltered}
+	return &alteredError{known, &glovebox.Record{ID: s.run, State: "changed", StartSeq: s.seq,
+		Error: &glovebox.ErrorShown{Code: known.Code, Message: known.Public, Fix: known.Fix}}}
 }
 
 const fixAltered = "`glovebox trace verify` names all that does not hold; a backup of the data_dir has what was there"

@@ -447,3 +447,31 @@ func TestManyAtOnce(t *testing.T) {
 		}
 	}
 }
+
+// TestManyArtifacts: a record lists some of very many outputs, and whoever reads the run gets all.
+func TestManyArtifacts(t *testing.T) {
+	tr := newTrace(t, t.TempDir())
+	kept := tr.Artifacts()
+	n, sha, err := kept.Put(strings.NewReader("x"))
+	if err := errors.Join(err, kept.Commit()); err != nil {
+		t.Fatal(err)
+	}
+	mustStart(t, tr, someStart("run_1"))
+	res := someResult("run_1", glovebox.StatusExited)
+	for i := range 2500 {
+		res.Artifacts = append(res.Artifacts, glovebox.Artifact{Path: fmt.Sprintf("f%05d", i), Bytes: n, SHA256: sha, MediaType: "text/plain"})
+	}
+	want := slices.Clone(res.Artifacts)
+	mustEnd(t, tr, End{ID: "run_1", Result: res})
+	rec, err := tr.Get(t.Context(), "local", "run_1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, cut := rec.Cut["artifacts"]; cut || !slices.Equal(rec.Result.Artifacts, want) {
+		t.Errorf("%d of %d artifacts, cut %v", len(rec.Result.Artifacts), len(want), rec.Cut)
+	}
+	list, err := tr.List(t.Context(), "local", glovebox.TraceQuery{})
+	if err != nil || len(list[0].Result.Artifacts) >= len(want) || list[0].Cut["artifacts"].Items == 0 {
+		t.Errorf("a list is bounded: %v", err)
+	}
+}

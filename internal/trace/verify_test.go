@@ -440,3 +440,25 @@ func TestForgedHeadFromOutside(t *testing.T) {
 	fill(t, elsewhere)
 	wantFirst(t, verify(t, elsewhere, heads[0]), 2, problemForged)
 }
+
+// TestListWithATamperedRecord: one record that was changed does not hide the others.
+func TestListWithATamperedRecord(t *testing.T) {
+	tr := newTrace(t, t.TempDir())
+	for _, id := range []string{"run_1", "run_2", "run_3"} {
+		mustStart(t, tr, someStart(id))
+		mustEnd(t, tr, End{ID: id, Result: someResult(id, glovebox.StatusExited)})
+	}
+	tamper(t, tr, "UPDATE payloads SET body = CAST('{}' AS BLOB) WHERE seq = 3")
+	list, err := tr.List(t.Context(), "local", glovebox.TraceQuery{})
+	if err != nil || len(list) != 3 {
+		t.Fatalf("%d runs, %v", len(list), err)
+	}
+	for _, rec := range list {
+		bad := rec.ID == "run_2"
+		if (rec.Error != nil) != bad || (rec.Result == nil) != bad || bad && !strings.Contains(rec.Error.Message, "record 3") {
+			t.Errorf("%s: error %v, result %v", rec.ID, rec.Error, rec.Result)
+		}
+	}
+	_, err = tr.Get(t.Context(), "local", "run_2")
+	wantCode(t, "itself", err, glovebox.CodeInternal)
+}
