@@ -161,8 +161,8 @@ func withoutNetwork() look {
 var forbidden = []string{"[io_uring]", "[userfaultfd]", "[perf_event]", "bpf-", "[fanotify]", "[fscontext]",
 	"seccomp notify", "/secretmem"}
 
-// empty-handed: only descriptors that a program may have.
-func emptyHanded() look {
+// handed looks at every descriptor of every process; wrong says what is wrong with one, or nothing.
+func handed(wrong func(descriptor) string) look {
 	return each(func(_ *laboratory, p process) ([]string, error) {
 		open, err := p.descriptors()
 		if err != nil {
@@ -170,13 +170,19 @@ func emptyHanded() look {
 		}
 		var found []string
 		for _, d := range open {
-			if why := d.wrong(); why != "" {
+			if why := wrong(d); why != "" {
 				found = append(found, fmt.Sprintf("descriptor %s is %s: %s", d.number, why, d.link))
 			}
 		}
 		return found, nil
 	})
 }
+
+// emptyHanded: only descriptors that a program may have.
+func emptyHanded() look { return handed(descriptor.wrong) }
+
+// plainHanded: nothing at all but the three streams, which are pipes or the null device.
+func plainHanded() look { return handed(descriptor.surplus) }
 
 // wrong says what is wrong with a descriptor, or nothing.
 func (d descriptor) wrong() string {
@@ -199,21 +205,12 @@ func (d descriptor) wrong() string {
 	return ""
 }
 
-// plainHanded: nothing at all but the three streams, which are pipes or the null device.
-func plainHanded() look {
-	return each(func(_ *laboratory, p process) ([]string, error) {
-		open, err := p.descriptors()
-		if err != nil {
-			return nil, fmt.Errorf("%w: %w", errUnseen, err)
-		}
-		var found []string
-		for _, d := range open {
-			kind := d.mode & unix.S_IFMT
-			plain := kind == unix.S_IFIFO || kind == unix.S_IFCHR && d.device == unix.Mkdev(1, 3)
-			if n, err := strconv.Atoi(d.number); err != nil || n > 2 || !plain {
-				found = append(found, fmt.Sprintf("descriptor %s is open: %s", d.number, d.link))
-			}
-		}
-		return found, nil
-	})
+// surplus says that a descriptor is none of the three streams, or nothing.
+func (d descriptor) surplus() string {
+	kind := d.mode & unix.S_IFMT
+	plain := kind == unix.S_IFIFO || kind == unix.S_IFCHR && d.device == unix.Mkdev(1, 3)
+	if n, err := strconv.Atoi(d.number); err != nil || n > 2 || !plain {
+		return "open"
+	}
+	return ""
 }

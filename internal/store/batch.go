@@ -111,10 +111,10 @@ func (s *Store) settle(blobs []unsettled, folders map[string]bool) error {
 // syncNames brings the names in folders to the disk.
 func (s *Store) syncNames(folders []string) error {
 	// Also when none was made: whoever made them may not have synced them yet.
-	if err := syncFolder(filepath.Join(s.dir, blobFolder)); err != nil {
+	if err := SyncFolder(filepath.Join(s.dir, blobFolder)); err != nil {
 		return err
 	}
-	return together(folders, syncFolder)
+	return together(folders, SyncFolder)
 }
 
 // together does the work on each item, some at a time, and returns all errors.

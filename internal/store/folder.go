@@ -136,7 +136,7 @@ func create(path string) error {
 	if _, absent := os.Lstat(path); absent != nil {
 		return err
 	}
-	return syncFolder(filepath.Dir(path))
+	return SyncFolder(filepath.Dir(path))
 }
 
 func createNew(path string) error {
@@ -160,7 +160,7 @@ func createNew(path string) error {
 	if err := os.Link(f.Name(), path); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	return syncFolder(filepath.Dir(path))
+	return SyncFolder(filepath.Dir(path))
 }
 
 // fill turns the empty file into the newest database. It need not last yet: create syncs it once, at the end.
@@ -221,7 +221,8 @@ func migrate(ctx context.Context, conn *sql.Conn, steps []string) error {
 	return nil
 }
 
-func syncFolder(dir string) error {
+// SyncFolder brings the names in a folder to the disk.
+func SyncFolder(dir string) error {
 	f, err := os.Open(dir)
 	if err != nil {
 		return err

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/mod/sumdb/note"
 
 	"glovebox"
+	"glovebox/internal/store"
 )
 
 // key signs tree heads. Its file holds one line, as package note spells private keys.
@@ -75,17 +76,9 @@ func (ks *keys) make() error {
 		}
 	}
 	if err == nil {
-		err = syncFolder(dir)
+		err = store.SyncFolder(dir)
 	}
 	return keyError(ks.path, err)
-}
-
-func syncFolder(dir string) error {
-	f, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Sync(), f.Close())
 }
 
 var (
