@@ -47,10 +47,11 @@ var acceptable = []string{"landlock"}
 
 // Driver makes sandboxes of the process rung. It is safe for concurrent use.
 type Driver struct {
-	cfg    Config
-	filter []byte     // for programs that their control group keeps to their CPUs
-	pinned []byte     // for those that are kept to them by affinity
-	abi    func() int // the kernel's version of Landlock
+	cfg      Config
+	filter   []byte     // for programs that their control group keeps to their CPUs
+	pinned   []byte     // for those that are kept to them by affinity
+	template []byte     // for templates
+	abi      func() int // the kernel's version of Landlock
 
 	around   surroundings
 	unmapped func() *refusal // why root has no ids to give, if so
@@ -101,7 +102,11 @@ func New(cfg Config) (*Driver, error) {
 	if err != nil {
 		return nil, fmt.Errorf("build system call filter: %w", err)
 	}
-	d := &Driver{cfg: cfg, filter: filter, pinned: pinned}
+	template, err := seccomp.Template(runtime.GOARCH)
+	if err != nil {
+		return nil, fmt.Errorf("build system call filter: %w", err)
+	}
+	d := &Driver{cfg: cfg, filter: filter, pinned: pinned, template: template}
 	d.abi = sync.OnceValue(landlockABI)
 	d.around = surroundings{proc: "/proc", root: os.Getuid() == 0}
 	d.unmapped = sync.OnceValue(func() *refusal { return d.around.unmapped(d.cfg.IDs) })
@@ -160,7 +165,7 @@ func (d *Driver) accepts(name string) bool { return slices.Contains(d.cfg.Accept
 
 // Start makes a sandbox: init in fresh namespaces with its root built, and a control group that nothing is in yet.
 func (d *Driver) Start(ctx context.Context, spec driver.Spec) (driver.Sandbox, error) {
-	s, err := d.start(ctx, spec)
+	s, err := d.start(ctx, spec, origin{})
 	if err != nil {
 		return nil, err
 	}

@@ -59,6 +59,7 @@ type ids struct {
 	single        bool           // only the starting user's own id is mapped
 	keepOwner     bool           // an ordinary user started it
 	helper        bool           // newuidmap writes the maps
+	pool          IDPool         // what the block is of; none where single
 	token         uint32         // number of the block, which names the sandbox among live ones
 	lock          *lockfile.File // holds the block until the sandbox is gone
 }
@@ -120,7 +121,7 @@ func takeBlock(pool IDPool, dir string) (*ids, error) {
 			return nil, errors.Join(fmt.Errorf("take ids: %w", err), f.Close())
 		}
 		if taken {
-			return &ids{init: token * blockSize, program: token*blockSize + 1, token: token, lock: f}, nil
+			return &ids{init: token * blockSize, program: token*blockSize + 1, pool: pool, token: token, lock: f}, nil
 		}
 	}
 	f.Close()
@@ -204,37 +205,65 @@ func findProgram(name string) string {
 	return ""
 }
 
-// writeMaps tells the kernel which ids of the host stand behind those inside. Nothing else is mapped.
-func (i *ids) writeMaps(ctx context.Context, pid int) error {
-	if i.helper {
-		return i.runHelpers(ctx, pid)
+// extent maps count ids from inside on to those from outside on.
+type extent struct{ inside, outside, count uint32 }
+
+// lines are extents as uid_map(5) has them.
+func lines(extents []extent) string {
+	var b strings.Builder
+	for _, e := range extents {
+		fmt.Fprintf(&b, "%d %d %d\n", e.inside, e.outside, e.count)
+	}
+	return b.String()
+}
+
+// extents are what stands behind the ids inside. Those of pool are the same inside as outside: a template maps them to its
+// copies. Nothing else is mapped.
+func (i *ids) extents(own int, pool IDPool) []extent {
+	if i.single {
+		return []extent{{wire.ProgramID, uint32(own), 1}}
+	}
+	list := []extent{{0, i.init, 1}, {wire.ProgramID, i.program, 1}}
+	if before := i.init - pool.Start; pool.Count > 0 && before > 0 {
+		list = append(list, extent{pool.Start, pool.Start, before})
+	}
+	if next := i.init + blockSize; next < pool.Start+pool.Count {
+		list = append(list, extent{next, next, pool.Start + pool.Count - next})
+	}
+	return list
+}
+
+// writeMaps tells the kernel which ids of the host stand behind those inside.
+func (s *sandbox) writeMaps(ctx context.Context, pid int) error {
+	var pool IDPool
+	if s.origin.template {
+		pool = s.ids.pool
+	}
+	users, groups := s.ids.extents(os.Getuid(), pool), s.ids.extents(os.Getgid(), pool)
+	if s.ids.helper {
+		return runHelpers(ctx, pid, users)
 	}
 	proc := fmt.Sprintf("/proc/%d/", pid)
-	lines := fmt.Sprintf("0 %d 1\n%d %d 1\n", i.init, wire.ProgramID, i.program)
-	gidLines := lines
-	if i.single {
-		lines = fmt.Sprintf("%d %d 1\n", wire.ProgramID, os.Getuid())
-		gidLines = fmt.Sprintf("%d %d 1\n", wire.ProgramID, os.Getgid())
+	if s.ids.single {
 		// user_namespaces(7): an ordinary user may map a group only after giving up setgroups.
 		if err := kernelfile.Write(proc+"setgroups", "deny"); err != nil {
 			return fmt.Errorf("forbid setgroups: %w", err)
 		}
 	}
-	if err := kernelfile.Write(proc+"uid_map", lines); err != nil {
+	if err := kernelfile.Write(proc+"uid_map", lines(users)); err != nil {
 		return fmt.Errorf("map user ids: %w", err)
 	}
-	if err := kernelfile.Write(proc+"gid_map", gidLines); err != nil {
+	if err := kernelfile.Write(proc+"gid_map", lines(groups)); err != nil {
 		return fmt.Errorf("map group ids: %w", err)
 	}
 	return nil
 }
 
 // runHelpers has the set-uid helpers of the shadow tools write the maps, as a user may not use subordinate ids otherwise.
-func (i *ids) runHelpers(ctx context.Context, pid int) error {
+func runHelpers(ctx context.Context, pid int, extents []extent) error {
 	for _, helper := range []string{"newuidmap", "newgidmap"} {
-		cmd := exec.CommandContext(ctx, findProgram(helper), strconv.Itoa(pid),
-			"0", strconv.FormatUint(uint64(i.init), 10), "1",
-			strconv.Itoa(wire.ProgramID), strconv.FormatUint(uint64(i.program), 10), "1")
+		args := append([]string{strconv.Itoa(pid)}, strings.Fields(lines(extents))...)
+		cmd := exec.CommandContext(ctx, findProgram(helper), args...)
 		cmd.Env = []string{}
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return fmt.Errorf("%s: %w: %.200q", helper, err, out)

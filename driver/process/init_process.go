@@ -11,8 +11,9 @@ import (
 // initProcess is a running init, held by descriptor so that a number that changed hands is never taken for it. (Package os
 // would do the same, but it first forks a process of its own to see whether it can.)
 type initProcess struct {
-	pid   int
+	pid   int      // 0 for a copy, whose number out here nobody needs
 	pidfd *os.File // non-blocking
+	child bool     // of this process, which has to take note of its end
 }
 
 // holdInit takes over a descriptor of a process that is the caller's child.
@@ -20,7 +21,7 @@ func holdInit(pid, pidfd int) (*initProcess, error) {
 	if err := unix.SetNonblock(pidfd, true); err != nil { // for the runtime's poller, so that waiting takes no thread
 		return nil, errors.Join(os.NewSyscallError("fcntl", err), unix.Close(pidfd))
 	}
-	return &initProcess{pid: pid, pidfd: os.NewFile(uintptr(pidfd), "init")}, nil
+	return &initProcess{pid: pid, pidfd: os.NewFile(uintptr(pidfd), "init"), child: true}, nil
 }
 
 // kill ends init, and with it everything in its process namespace. Killing what has ended does nothing.
@@ -40,7 +41,7 @@ func (p *initProcess) kill() error {
 	return nil
 }
 
-// wait returns when init has ended and been reaped, once.
+// wait returns when init has ended, and been reaped where this process has to, once.
 func (p *initProcess) wait() error {
 	defer p.pidfd.Close()
 	raw, err := p.pidfd.SyscallConn()
@@ -49,6 +50,15 @@ func (p *initProcess) wait() error {
 	}
 	var waited error
 	err = raw.Read(func(fd uintptr) bool {
+		if !p.child {
+			// A process that has ended makes it readable (pidfd_open(2)); of init that is when all inside have.
+			ready := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+			n, err := unix.Poll(ready, 0)
+			if err != nil && err != unix.EINTR {
+				waited = err
+			}
+			return waited != nil || n == 1
+		}
 		for {
 			var info unix.Siginfo
 			waited = unix.Waitid(unix.P_PIDFD, int(fd), &info, unix.WEXITED|unix.WNOHANG, nil)

@@ -38,16 +38,27 @@ func (s *sandbox) readPosture(f *wire.Started) (glovebox.Posture, error) {
 			p[must.key] = must.shown
 		}
 	}
-	if err := checkFilter(status); err != nil {
+	more := 1
+	if s.origin.from != nil {
+		more = 2 // its template's, and its own
+	}
+	if err := checkFilter(status, more); err != nil {
 		return nil, err
 	}
 	if err := s.checkIDs(status, f.UIDMap); err != nil {
 		return nil, err
 	}
 	p["user"] = s.ids.describe()
-	own, err := ownNamespaces(f.Namespaces)
+	own, err := ownNamespaces(f.Namespaces, "")
 	if err != nil {
 		return nil, err
+	}
+	if t := s.origin.from; t != nil {
+		for i, kind := range wire.NamespaceKinds {
+			if f.Namespaces[i] == t.box.namespaces[i] {
+				return nil, postureError("its %s namespace is its template's", kind)
+			}
+		}
 	}
 	p["namespaces"] = own
 	if !slices.Equal(f.Interfaces, []string{"lo"}) {
@@ -94,8 +105,9 @@ func (s *sandbox) readLimits(p glovebox.Posture, status map[string]string) error
 	}
 	granted := s.spec.Limits
 	page := int64(os.Getpagesize())
+	most := int64(s.startMemory()) - s.shared
 	memory, err := strconv.ParseInt(limits["memory"], 10, 64)
-	if err != nil || memory > int64(granted.Memory) || memory <= int64(granted.Memory)-page {
+	if err != nil || memory > most || memory <= most-page {
 		return postureError("its memory limit is %q", limits["memory"])
 	}
 	if limits["pids"] != strconv.FormatInt(granted.Processes, 10) {
@@ -131,8 +143,8 @@ func ownFilters() (string, error) {
 	return statusFields(status)["Seccomp_filters"], nil
 }
 
-// checkFilter makes sure that the program has one filter more than we do: being filtered at all could be inherited.
-func checkFilter(status map[string]string) error {
+// checkFilter makes sure that the program has so many filters more than we do: being filtered at all could be inherited.
+func checkFilter(status map[string]string, more int) error {
 	own, err := ownFilters()
 	if err != nil || own == "" {
 		return err
@@ -141,7 +153,7 @@ func checkFilter(status map[string]string) error {
 	if err != nil {
 		return fmt.Errorf("read own filters: %w", err)
 	}
-	if status["Seccomp_filters"] != strconv.Itoa(ours+1) {
+	if status["Seccomp_filters"] != strconv.Itoa(ours+more) {
 		return postureError("it has %q system call filters, and we have %d", status["Seccomp_filters"], ours)
 	}
 	return nil
@@ -170,17 +182,22 @@ func (s *sandbox) checkIDs(status map[string]string, uidMap string) error {
 	if groups := status["Groups"]; groups != "" && !s.ids.single {
 		return postureError("it has groups %q", groups)
 	}
+	outside := fmt.Sprint(s.ids.program)
+	if s.origin.from != nil && s.ids.single {
+		outside = fmt.Sprint(wire.ProgramID) // as its template has it
+	}
 	for line := range strings.Lines(uidMap) {
 		f := strings.Fields(line)
-		if len(f) == 3 && f[0] == fmt.Sprint(wire.ProgramID) && f[1] == fmt.Sprint(s.ids.program) && f[2] == "1" {
+		if len(f) == 3 && f[0] == fmt.Sprint(wire.ProgramID) && f[1] == outside && f[2] == "1" {
 			return nil
 		}
 	}
 	return postureError("its user id is not mapped as meant")
 }
 
-// ownNamespaces lists the kinds of namespace in which the program is not where we are. All seven must be.
-func ownNamespaces(inside []string) (string, error) {
+// ownNamespaces lists the kinds of namespace in which the program is not where we are. All seven must be, but for one that is
+// shared.
+func ownNamespaces(inside []string, shared string) (string, error) {
 	if len(inside) != len(wire.NamespaceKinds) {
 		return "", postureError("%d of %d namespaces are known", len(inside), len(wire.NamespaceKinds))
 	}
@@ -189,7 +206,7 @@ func ownNamespaces(inside []string) (string, error) {
 		if err != nil {
 			return "", fmt.Errorf("read own namespaces: %w", err)
 		}
-		if inside[i] == "" || inside[i] == ours {
+		if inside[i] == "" || inside[i] == ours && kind != shared {
 			return "", postureError("its %s namespace is not its own", kind)
 		}
 	}
@@ -231,4 +248,35 @@ func (s *sandbox) readMounts(mountinfo string, p glovebox.Posture) error {
 		p["workspace"] = "disk (" + p["workspace"] + ")"
 	}
 	return nil
+}
+
+// readTemplatePosture is readPosture for a template, which keeps the right to map ids of its own user namespace and sees all
+// of its own /proc, for that is how it makes sandboxes. It never runs anybody's code.
+func (s *sandbox) readTemplatePosture(f *wire.Started) (glovebox.Posture, error) {
+	status := statusFields(f.Status)
+	caps := noCaps
+	if !s.ids.single {
+		caps = "00000000000000c0" // CAP_SETGID and CAP_SETUID
+	}
+	for _, must := range []struct{ field, value string }{
+		{"NoNewPrivs", "1"}, {"Seccomp", "2"}, {"CapInh", caps}, {"CapPrm", caps}, {"CapEff", caps}, {"CapBnd", caps},
+		{"CapAmb", caps},
+	} {
+		if status[must.field] != must.value {
+			return nil, postureError("%s of the template is %q", must.field, status[must.field])
+		}
+	}
+	if err := checkFilter(status, 1); err != nil {
+		return nil, err
+	}
+	// What it makes is born in groups that a namespace of its own would hide from it.
+	if _, err := ownNamespaces(f.Namespaces, "cgroup"); err != nil {
+		return nil, err
+	}
+	s.namespaces = f.Namespaces
+	if !slices.Equal(f.Interfaces, []string{"lo"}) {
+		return nil, postureError("the network interfaces of the template are %q", f.Interfaces)
+	}
+	p := glovebox.Posture{}
+	return p, s.readLimits(p, status)
 }

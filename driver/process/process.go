@@ -24,6 +24,7 @@ type process struct {
 	stdout, stderr *os.File
 	stdin          *os.File // nil when standard input is empty
 	posture        glovebox.Posture
+	before         time.Duration // CPU time that was used before its code was released
 
 	dead   atomic.Bool // the whole tree, once Kill has confirmed it
 	exited chan struct{}
@@ -33,23 +34,26 @@ type process struct {
 
 // begin takes the streams and checks, before the program's first instruction, that the fence is what it should be in the
 // kernel's own words.
-func (p *process) begin(r reply, stdin io.Reader) error {
+func (p *process) begin(r reply, stdin bool) error {
 	want := 2
-	if stdin != nil {
+	if stdin {
 		want = 3
 	}
 	started := r.message.Started
 	if started == nil || len(r.files) != want {
 		return errors.New("execute: unexpected answer")
 	}
-	posture, err := p.sandbox.readPosture(started)
+	read := p.sandbox.readPosture
+	if p.sandbox.origin.template {
+		read = p.sandbox.readTemplatePosture
+	}
+	posture, err := read(started)
 	if err != nil {
 		return err
 	}
 	p.posture, p.stdout, p.stderr = posture, r.files[0], r.files[1]
-	if stdin != nil {
+	if stdin {
 		p.stdin = r.files[2]
-		go feed(p.stdin, stdin)
 	}
 	return nil
 }
@@ -67,7 +71,19 @@ func (p *process) Sample() (driver.Sample, error) {
 	if err != nil {
 		return driver.Sample{}, fmt.Errorf("read counters: %w", err)
 	}
+	c.CPU = max(0, c.CPU-p.before)
+	if s := p.sandbox.shared; s > 0 {
+		c.Memory, c.MemoryPeak = plus(c.Memory, s), plus(c.MemoryPeak, s)
+	}
 	return driver.Sample(c), nil
+}
+
+// plus adds to a counter, which is unknown below zero.
+func plus(counter, n int64) int64 {
+	if counter < 0 {
+		return counter
+	}
+	return counter + n
 }
 
 // Kill ends every process in the control group; if the group cannot do it, the end of init does.

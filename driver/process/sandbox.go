@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
 	"sync"
 	"time"
 
@@ -23,6 +22,7 @@ import (
 type sandbox struct {
 	driver   *Driver
 	spec     driver.Spec
+	origin   origin
 	ids      *ids
 	group    *cgroup.Group
 	conn     *wire.Conn // the lifeline
@@ -36,12 +36,16 @@ type sandbox struct {
 	replies chan reply    // answers to requests, one at a time
 	lost    chan struct{} // closed when nothing more will come from init
 
-	asking  sync.Mutex // one request at a time
-	silent  bool       // a request was given up, and its answer could be taken for that of the next
-	mu      sync.Mutex
-	current *process
-	closing sync.Once
-	closed  error
+	asking     sync.Mutex // one request at a time
+	namespaces []string   // of a template, as the kernel names them
+	shared     int64      // bytes of memory that the program shares with its template and would else have taken itself
+	resized    bool       // the control group has the limits of the Spec
+	held       *held      // the interpreter that waits for its code, if one does
+	silent     bool       // a request was given up, and its answer could be taken for that of the next
+	mu         sync.Mutex
+	current    *process
+	closing    sync.Once
+	closed     error
 }
 
 type reply struct {
@@ -286,30 +290,49 @@ func (s *sandbox) Exec(ctx context.Context, cmd driver.Command) (driver.Process,
 	if len(cmd.Argv) == 0 || cmd.Argv[0] == "" {
 		return nil, errors.New("execute: no program named")
 	}
-	groups := s.group.Tasks()
-	if into := s.group.Unified(); into != nil {
-		groups = append([]*os.File{into}, groups...)
-	}
-	freezer := s.group.Freezer()
-	if freezer != nil {
-		groups = append(slices.Clone(groups), freezer)
-	}
-	e := &wire.Exec{
-		Argv: bytesOf(cmd.Argv), Env: bytesOf(cmd.Env), Dir: cmd.Dir, HasCode: cmd.Code != nil, CodeName: cmd.CodeName,
-		BornIn: s.group.Unified() != nil, CgroupFiles: len(s.group.Tasks()), Freezer: freezer != nil,
-		Stdin: cmd.Stdin != nil,
-	}
-	if !s.group.ControlsCPUs() {
-		e.CPUs = s.group.CPUs()
-	}
-	files := groups
+	var code *os.File
 	if cmd.Code != nil {
-		code, err := codeFile(cmd.Code)
-		if err != nil {
+		var err error
+		if code, err = codeFile(cmd.Code); err != nil {
 			return nil, err
 		}
 		defer code.Close()
-		files = append([]*os.File{code}, groups...)
+	}
+	if s.held != nil {
+		return s.resume(ctx, cmd, code)
+	}
+	p, err := s.bring(ctx, &wire.Exec{Argv: bytesOf(cmd.Argv), Env: bytesOf(cmd.Env), Dir: cmd.Dir, HasCode: code != nil,
+		CodeName: cmd.CodeName, Stdin: cmd.Stdin != nil}, code)
+	if err != nil {
+		return nil, err
+	}
+	if p.stdin != nil {
+		go feed(p.stdin, cmd.Stdin)
+	}
+	p.released = time.Now()
+	if err := s.conn.Send(wire.Message{Go: &wire.Go{}}); err != nil {
+		return nil, errors.Join(fmt.Errorf("execute: %w", err), p.abort(ctx))
+	}
+	return p, nil
+}
+
+// bring brings a program to the gate, in its control groups, and checks there that its fence is complete. first is the
+// descriptor that comes before those of the control groups, if there is one.
+func (s *sandbox) bring(ctx context.Context, e *wire.Exec, first *os.File) (*process, error) {
+	var files []*os.File
+	if first != nil {
+		files = append(files, first)
+	}
+	if into := s.group.Unified(); into != nil && !e.Forked {
+		e.BornIn, files = true, append(files, into)
+	}
+	files = append(files, s.group.Tasks()...)
+	e.CgroupFiles = len(s.group.Tasks())
+	if freezer := s.group.Freezer(); freezer != nil {
+		e.Freezer, files = true, append(files, freezer)
+	}
+	if !s.group.ControlsCPUs() {
+		e.CPUs = s.group.CPUs()
 	}
 	p := &process{sandbox: s, exited: make(chan struct{})}
 	s.mu.Lock()
@@ -326,13 +349,9 @@ func (s *sandbox) Exec(ctx context.Context, cmd driver.Command) (driver.Process,
 		s.mu.Unlock()
 		return nil, fmt.Errorf("execute: %w", err)
 	}
-	if err := p.begin(r, cmd.Stdin); err != nil {
+	if err := p.begin(r, e.Stdin || e.Forked); err != nil {
 		wire.CloseAll(r.files)
 		return nil, errors.Join(err, p.abort(ctx))
-	}
-	p.released = time.Now()
-	if err := s.conn.Send(wire.Message{Go: &wire.Go{}}); err != nil {
-		return nil, errors.Join(fmt.Errorf("execute: %w", err), p.abort(ctx))
 	}
 	return p, nil
 }

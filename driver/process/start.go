@@ -37,7 +37,8 @@ var initCapabilities = []uintptr{
 	unix.CAP_SYS_CHROOT, unix.CAP_SYS_NICE, // pivot_root; oom score
 }
 
-func (d *Driver) start(ctx context.Context, spec driver.Spec) (*sandbox, error) {
+// start makes a sandbox: of is nil, the template that it is a copy of, or says that it is for one.
+func (d *Driver) start(ctx context.Context, spec driver.Spec, of origin) (*sandbox, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, errors.New("the sandbox did not start in 30 s"))
 	defer cancel()
 	if err := d.checkMachine(spec.Limits); err != nil {
@@ -47,7 +48,7 @@ func (d *Driver) start(ctx context.Context, spec driver.Spec) (*sandbox, error) 
 	if err != nil {
 		return nil, err
 	}
-	s := &sandbox{driver: d, spec: spec, ids: i, gone: make(chan struct{})}
+	s := &sandbox{driver: d, spec: spec, origin: of, ids: i, gone: make(chan struct{})}
 	if err := s.start(ctx); err != nil {
 		if left := s.abandon(ctx); left != nil {
 			err = errors.Join(err, driver.ErrLeftBehind, left)
@@ -65,30 +66,44 @@ func (s *sandbox) start(ctx context.Context) error {
 		return fmt.Errorf("find control groups: %w", err)
 	}
 	name := s.ids.groupName(s.spec.ID)
-	if s.group, err = host.New(s.driver.parent(host), name); err != nil {
+	if s.origin.from != nil {
+		s.group, err = s.origin.from.box.group.Below(name)
+	} else {
+		s.group, err = host.New(s.driver.parent(host), name)
+	}
+	if err != nil {
 		return fmt.Errorf("make control groups: %w", err)
 	}
-	if err := s.group.Delegate(int(s.ids.init), int(s.ids.init)); err != nil {
+	bearer := s.ids.init // whoever bears the program
+	if s.origin.from != nil {
+		bearer = s.origin.from.box.ids.init
+	}
+	if err := s.group.Delegate(int(bearer), int(bearer)); err != nil {
 		return fmt.Errorf("make control groups: %w", err)
 	}
-	if err := s.spawn(); err != nil {
+	if err := s.spawn(ctx); err != nil {
 		return err
-	}
-	if err := s.ids.writeMaps(ctx, s.init.pid); err != nil {
-		return fmt.Errorf("map ids: %w", err)
 	}
 	if err := s.sendSetup(ctx); err != nil {
 		return err
 	}
 	limits := s.spec.Limits
 	if err := s.group.Limit(cgroup.Limits{
-		Memory: int64(limits.Memory), Processes: limits.Processes, CPUs: limits.CPUs,
+		Memory: int64(s.startMemory()), Processes: limits.Processes, CPUs: limits.CPUs,
 	}); err != nil {
 		return explainLimit(err, limits)
 	}
 	// What cannot be swept now will be at a later start.
 	s.driver.swept.Do(func() { _ = s.driver.sweep(host, s.ids.token, name) })
 	return s.awaitReady(ctx)
+}
+
+// startMemory is the memory that the sandbox may have now.
+func (s *sandbox) startMemory() glovebox.Size {
+	if s.origin.held > 0 && !s.resized {
+		return s.origin.held
+	}
+	return s.spec.Limits.Memory
 }
 
 // explainLimit says which limit the machine cannot give.
@@ -109,25 +124,21 @@ func (s *sandbox) abandon(ctx context.Context) error {
 	return s.Close(ctx)
 }
 
-// spawn starts init in its namespaces, waiting to be told what to build.
-func (s *sandbox) spawn() error {
+// spawn starts init in its namespaces, waiting to be told what to build, with its ids mapped.
+func (s *sandbox) spawn(ctx context.Context) error {
 	conn, far, err := wire.Pair()
 	if err != nil {
 		return err
 	}
 	defer far.Close()
-	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
-	if err != nil {
-		return errors.Join(fmt.Errorf("open null device: %w", err), conn.Close())
+	var started *initProcess
+	if s.origin.from != nil {
+		started, err = s.origin.from.fork(ctx, s, far)
+	} else {
+		started, err = s.spawnFresh(far)
 	}
-	defer null.Close()
-	cradle := -1
-	if f := s.group.Cradle(); f != nil {
-		cradle = wire.FD(f)
-	}
-	started, err := spawnInit(s.driver.cfg.Init, null, far, cradle)
 	if err != nil {
-		return errors.Join(s.driver.around.spawn(err), conn.Close())
+		return errors.Join(err, conn.Close())
 	}
 	s.conn, s.init = conn, started
 	s.replies, s.lost = make(chan reply, 1), make(chan struct{})
@@ -138,21 +149,45 @@ func (s *sandbox) spawn() error {
 		}
 	}()
 	go s.listen()
+	if s.origin.from != nil {
+		return nil
+	}
+	if err := s.writeMaps(ctx, started.pid); err != nil {
+		return fmt.Errorf("map ids: %w", err)
+	}
 	return nil
+}
+
+// spawnFresh starts an init of this process's own.
+func (s *sandbox) spawnFresh(far *os.File) (*initProcess, error) {
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open null device: %w", err)
+	}
+	defer null.Close()
+	cradle := -1
+	if f := s.group.Cradle(); f != nil {
+		cradle = wire.FD(f)
+	}
+	started, err := spawnInit(s.driver.cfg.Init, null, far, cradle)
+	if err != nil {
+		return nil, s.driver.around.spawn(err)
+	}
+	return started, nil
 }
 
 func (s *sandbox) sendSetup(ctx context.Context) error {
 	spec := s.spec
 	setup := &wire.Setup{
-		SingleID: s.ids.single, KeepOwner: s.ids.keepOwner, Inputs: spec.Inputs,
+		SingleID: s.ids.single, KeepOwner: s.ids.keepOwner, Template: s.origin.template, Inputs: spec.Inputs,
 		DiskBytes: int64(spec.Limits.Disk), DiskFiles: spec.Limits.Files,
-		Hostname: hostname, Filter: s.driver.filter, OpenFiles: uint64(spec.Limits.OpenFiles),
-		Landlock: s.driver.abi() > 0,
-	}
-	if !s.group.ControlsCPUs() {
-		setup.Filter = s.driver.pinned
+		Hostname: hostname, Filter: s.filter(), OpenFiles: uint64(spec.Limits.OpenFiles),
+		Landlock: s.driver.abi() > 0 && !s.origin.template,
 	}
 	for _, m := range spec.Root.Mounts {
+		if s.origin.from != nil {
+			m.Source = m.Target // what the template shows
+		}
 		setup.Mounts = append(setup.Mounts, wire.Mount(m))
 	}
 	for _, l := range spec.Root.Links {
@@ -160,6 +195,13 @@ func (s *sandbox) sendSetup(ctx context.Context) error {
 	}
 	for _, f := range spec.Root.Files {
 		setup.Files = append(setup.Files, wire.File(f))
+	}
+	if s.origin.from != nil && spec.Inputs != "" {
+		inside, err := s.origin.from.inside(spec.Inputs)
+		if err != nil {
+			return err
+		}
+		setup.Inputs = inside
 	}
 	var files []*os.File
 	if !inMemory(spec.Limits) {
@@ -171,6 +213,17 @@ func (s *sandbox) sendSetup(ctx context.Context) error {
 		setup.DiskGiven, files = true, []*os.File{disk}
 	}
 	return s.conn.Send(wire.Message{Setup: setup}, files...)
+}
+
+// filter is the system call filter of what is executed in the sandbox.
+func (s *sandbox) filter() []byte {
+	switch {
+	case s.origin.template:
+		return s.driver.template
+	case s.group.ControlsCPUs():
+		return s.driver.filter
+	}
+	return s.driver.pinned
 }
 
 // hostname is what every sandbox is called inside.

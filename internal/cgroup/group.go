@@ -50,7 +50,8 @@ type Group struct {
 	// memory is the limit as the kernel was given it, in bytes.
 	memory int64
 
-	home string // the version 2 group above dirs' and the cradle; empty without version 2
+	home   string // the version 2 group above dirs' and the cradle; empty without version 2
+	nested bool   // home lies in that of another group
 
 	mu      sync.Mutex
 	tasks   []*os.File
@@ -64,7 +65,13 @@ type Group struct {
 // New makes the group parent/name in every hierarchy in use, without limits yet. On error nothing is left, save the parent.
 // parent is absolute; name is made of letters, digits, "_" and "-" and must be new (else code conflict). Memory, pids and
 // cpu are never done without: where one is missing the code is unavailable and the message says so.
-func (h *Host) New(parent, name string) (g *Group, err error) {
+func (h *Host) New(parent, name string) (*Group, error) { return h.group(parent, name, nil) }
+
+// Below is New for a group whose processes those of g bear: its version 2 part lies within g's, where the kernel lets them
+// (see Delegate). It must be removed before g.
+func (g *Group) Below(name string) (*Group, error) { return g.host.group(g.parent, name, g) }
+
+func (h *Host) group(parent, name string, above *Group) (g *Group, err error) {
 	if err := checkParent(parent); err != nil {
 		return nil, err
 	}
@@ -74,7 +81,7 @@ func (h *Host) New(parent, name string) (g *Group, err error) {
 	if err := h.complete(parent); err != nil {
 		return nil, err
 	}
-	g = &Group{host: h, parent: parent, dirs: map[place]string{}, meters: map[string]*kernelfile.File{}}
+	g = &Group{host: h, parent: parent, nested: above != nil, dirs: map[place]string{}, meters: map[string]*kernelfile.File{}}
 	defer func() {
 		if err == nil {
 			return
@@ -91,8 +98,11 @@ func (h *Host) New(parent, name string) (g *Group, err error) {
 	}
 	for _, p := range h.hierarchies() {
 		dir := filepath.Join(p.dir+parent, name)
+		if p.v2 && above != nil {
+			dir = filepath.Join(above.home, name)
+		}
 		err := h.mkdir(dir)
-		if errors.Is(err, fs.ErrNotExist) { // somebody removed the parent
+		if errors.Is(err, fs.ErrNotExist) && above == nil { // somebody removed the parent
 			h.forget(parent)
 			err = errors.Join(h.prepare(parent), h.mkdir(dir))
 		}
@@ -121,6 +131,29 @@ func (g *Group) Limit(l Limits) error {
 	g.memory = l.Memory
 	if err := g.limit(l); err != nil {
 		return g.host.explain(g.parent, fmt.Errorf("limit control group: %w", err))
+	}
+	return nil
+}
+
+// Relimit gives a group whose processes are idle another limit of memory, in bytes, and of processes.
+func (g *Group) Relimit(memory, processes int64) error {
+	if err := (Limits{Memory: memory, Processes: processes, CPUs: 1}).check(); err != nil {
+		return err
+	}
+	p := g.host.places["memory"]
+	if memory > g.memory && !p.v2 {
+		// Memory and swap together may never be less than memory alone.
+		err := write(g.dirs[p], "memory.memsw.limit_in_bytes", strconv.FormatInt(memory, 10))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("limit control group: %w", err)
+		}
+	}
+	g.memory = memory
+	if err := g.limitMemory(p, memory); err != nil {
+		return fmt.Errorf("limit control group: %w", err)
+	}
+	if err := write(g.dirs[g.host.places["pids"]], "pids.max", strconv.FormatInt(processes, 10)); err != nil {
+		return fmt.Errorf("limit control group: %w", err)
 	}
 	return nil
 }
@@ -237,12 +270,37 @@ func (g *Group) Freezer() *os.File { return g.freezer }
 // it.
 func (g *Group) Cradle() *os.File { return g.cradle }
 
-// Delegate lets a process of these ids that was born in the Cradle bear children into Unified.
+// ParentTasks are as Tasks for the version 1 groups above, which have no limits of their own: for a process that was born
+// in another group and is to be in none. The caller closes them.
+func (g *Group) ParentTasks() ([]*os.File, error) {
+	var files []*os.File
+	for _, p := range g.order {
+		if p.v2 {
+			continue
+		}
+		f, err := os.OpenFile(filepath.Join(p.dir+g.parent, "tasks"), os.O_WRONLY, 0)
+		if err != nil {
+			for _, f := range files {
+				f.Close()
+			}
+			return nil, fmt.Errorf("open control group: %w", err)
+		}
+		files = append(files, f)
+	}
+	return files, nil
+}
+
+// Delegate lets a process of these ids that was born in the Cradle bear children into Unified. For a group Below another it
+// lets one in the other's Unified bear children into both.
 func (g *Group) Delegate(uid, gid int) error {
 	if g.home == "" {
 		return nil
 	}
-	for _, dir := range []string{g.home, filepath.Join(g.home, "run")} {
+	dirs := []string{g.home, filepath.Join(g.home, "run")}
+	if g.nested {
+		dirs = append(dirs, filepath.Join(g.home, "init"))
+	}
+	for _, dir := range dirs {
 		file := filepath.Join(dir, "cgroup.procs")
 		err := os.Chown(file, uid, gid)
 		if errors.Is(err, fs.ErrPermission) {

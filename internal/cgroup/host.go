@@ -198,16 +198,29 @@ func (h *Host) Sweep(parent string, live func(name string) bool) error {
 			if !e.IsDir() || live(e.Name()) {
 				continue
 			}
-			dir := filepath.Join(p.dir+parent, e.Name())
-			for _, part := range []string{filepath.Join(dir, "run"), filepath.Join(dir, "init"), dir} {
-				if err := rmdirSoon(part); err != nil {
-					errs = append(errs, fmt.Errorf("sweep control groups: %w", err))
-					break
-				}
+			if err := sweepTree(filepath.Join(p.dir+parent, e.Name())); err != nil {
+				errs = append(errs, fmt.Errorf("sweep control groups: %w", err))
 			}
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// sweepTree removes a group and what is below it: the parts of a run's, and those of the groups within it.
+func sweepTree(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	for _, e := range entries {
+		if e.IsDir() {
+			err = errors.Join(err, sweepTree(filepath.Join(dir, e.Name())))
+		}
+	}
+	if err != nil {
+		return err
+	}
+	return rmdirSoon(dir)
 }
 
 // hierarchies are the distinct ones in use, the one that kills first.

@@ -67,7 +67,12 @@ type child struct {
 	single     bool
 	openFiles  uint64
 	landlock   int
+	hold       int     // what becomes wire.HoldFD, -1 for nothing
+	closeFrom  uintptr // the first descriptor that the program does not get
+	template   bool    // the program makes copies of itself
+	keep       [2]unix.CapUserData
 	filter     unix.SockFprog
+	filterFlag uintptr
 	report     int // write end, close on exec
 	gate       int // read end, close on exec: a byte lets the child execute the program
 	lastCap    uintptr
@@ -278,8 +283,11 @@ func (c *child) prepare() syscall.Errno {
 		}
 	}
 	c.failed.step = stepCgroupNS
-	if _, _, e := syscall.RawSyscall(syscall.SYS_UNSHARE, syscall.CLONE_NEWCGROUP, 0, 0); e != 0 {
-		return e
+	// What a template makes is born in groups outside of its own, which a namespace would hide from it.
+	if !c.template {
+		if _, _, e := syscall.RawSyscall(syscall.SYS_UNSHARE, syscall.CLONE_NEWCGROUP, 0, 0); e != 0 {
+			return e
+		}
 	}
 	c.failed.step = stepCPUs
 	// A caller that is kept to some CPUs would keep its programs to them whatever was granted.
@@ -294,6 +302,11 @@ func (c *child) prepare() syscall.Errno {
 	c.failed.step = stepStdio
 	for i := 0; i < 3; i++ {
 		if _, _, e := syscall.RawSyscall(syscall.SYS_DUP3, uintptr(c.stdio[i]), uintptr(i), 0); e != 0 {
+			return e
+		}
+	}
+	if c.hold >= 0 {
+		if _, _, e := syscall.RawSyscall(syscall.SYS_DUP3, uintptr(c.hold), wire.HoldFD, 0); e != 0 {
 			return e
 		}
 	}
@@ -355,7 +368,11 @@ func setLimit(l *wire.Rlimit) syscall.Errno {
 //go:norace
 //go:nosplit
 func (c *child) fence() syscall.Errno {
-	if e := c.dropCapabilities(); e != 0 {
+	if c.template {
+		if e := c.keepCapabilities(); e != 0 {
+			return e
+		}
+	} else if e := c.dropCapabilities(); e != 0 {
 		return e
 	}
 	c.failed.step = stepDir
@@ -373,11 +390,11 @@ func (c *child) fence() syscall.Errno {
 		}
 	}
 	c.failed.step = stepDescriptors
-	if _, _, e := syscall.RawSyscall(unix.SYS_CLOSE_RANGE, 3, ^uintptr(0)>>32, unix.CLOSE_RANGE_CLOEXEC); e != 0 {
+	if _, _, e := syscall.RawSyscall(unix.SYS_CLOSE_RANGE, c.closeFrom, ^uintptr(0)>>32, unix.CLOSE_RANGE_CLOEXEC); e != 0 {
 		return e
 	}
 	c.failed.step = stepFilter
-	notes, _, e := syscall.RawSyscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_NEW_LISTENER,
+	notes, _, e := syscall.RawSyscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, c.filterFlag,
 		uintptr(unsafe.Pointer(&c.filter)))
 	if e != 0 {
 		return e
@@ -425,6 +442,48 @@ func (c *child) dropCapabilities() syscall.Errno {
 		uintptr(unsafe.Pointer(&c.capHeader)), uintptr(unsafe.Pointer(&c.caps)), 0)
 	return e
 }
+
+// keepCapabilities leaves a template the right to map the ids of its copies, and nothing else.
+//
+//go:norace
+//go:nosplit
+func (c *child) keepCapabilities() syscall.Errno {
+	c.failed.step = stepBounding
+	for n := uintptr(0); n <= c.lastCap; n++ {
+		if c.keep[n/32].Permitted>>(n%32)&1 != 0 {
+			continue
+		}
+		// EINVAL: a capability that this kernel does not have.
+		if _, _, e := syscall.RawSyscall6(syscall.SYS_PRCTL, unix.PR_CAPBSET_DROP, n, 0, 0, 0, 0); e != 0 && e != syscall.EINVAL {
+			return e
+		}
+	}
+	if _, _, e := syscall.RawSyscall6(syscall.SYS_PRCTL, unix.PR_SET_SECUREBITS, templateBits, 0, 0, 0, 0); e != 0 {
+		return e
+	}
+	c.failed.step = stepCaps
+	_, _, e := syscall.RawSyscall6(syscall.SYS_PRCTL, unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0, 0)
+	if e != 0 {
+		return e
+	}
+	_, _, e = syscall.RawSyscall(syscall.SYS_CAPSET,
+		uintptr(unsafe.Pointer(&c.capHeader)), uintptr(unsafe.Pointer(&c.keep)), 0)
+	if e != 0 {
+		return e
+	}
+	for n := uintptr(0); n <= c.lastCap; n++ {
+		if c.keep[n/32].Permitted>>(n%32)&1 == 0 {
+			continue
+		}
+		if _, _, e := syscall.RawSyscall6(syscall.SYS_PRCTL, unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_RAISE, n, 0, 0, 0); e != 0 {
+			return e
+		}
+	}
+	return 0
+}
+
+// templateBits are secureBits but that what is ambient stays so.
+const templateBits = 1<<0 | 1<<1 | 1<<2 | 1<<3 | 1<<5
 
 // secureBits locks the rules by which an id 0 or a capability kept over a change of id would give rights back
 // (capabilities(7), "The securebits flags"): NOROOT, NO_SETUID_FIXUP and NO_CAP_AMBIENT_RAISE, each with its lock, and the

@@ -47,7 +47,15 @@ func (s *sandbox) exec(e *wire.Exec, files []*os.File) error {
 		}
 		files = files[1:]
 	}
-	files, err := s.takeFreezer(e.Freezer, files)
+	if e.Forked {
+		return s.adopt(e, files)
+	}
+	hold, far, files, err := s.holdSocket(e, files)
+	if err != nil {
+		return s.fail(step("make the socket to wait at", err))
+	}
+	defer unix.Close(hold)
+	files, err = s.takeFreezer(e.Freezer, files)
 	if err != nil {
 		return s.fail(step("take control groups", err))
 	}
@@ -65,20 +73,25 @@ func (s *sandbox) exec(e *wire.Exec, files []*os.File) error {
 		}
 	}()
 	c := s.newChild(e, p, files)
+	if hold >= 0 {
+		c.hold, c.closeFrom = hold, wire.HoldFD+1
+	}
 	w, err := c.start()
 	if err != nil {
 		return s.fail(err)
 	}
 	facts := s.facts(w.pid)
-	notes, name, err := w.fetch()
-	if err != nil {
-		w.close() // which ends the child
-		reapOne(w.pid)
-		return s.fail(step("take notifications of its filter", err))
+	if !s.setup.Template {
+		notes, name, err := w.fetch()
+		if err != nil {
+			w.close() // which ends the child
+			reapOne(w.pid)
+			return s.fail(step("take notifications of its filter", err))
+		}
+		facts.Notifications = name
+		go s.sockets.answer(notes)
 	}
-	facts.Notifications = name
-	go s.sockets.answer(notes)
-	s.waiting = &waiting{started: w, pipes: p, name: e.Argv[0]}
+	s.waiting = &waiting{started: w, pipes: p, name: e.Argv[0], held: far}
 	keep = true
 	return s.conn.Send(wire.Message{Started: facts}, p.far...)
 }
@@ -107,6 +120,7 @@ type waiting struct {
 	*started
 	pipes *pipes
 	name  []byte
+	held  *os.File // the end of init's of the socket at which it waits for its code, if it does
 }
 
 // release lets the program go.
@@ -117,6 +131,13 @@ func (s *sandbox) release() error {
 	}
 	s.waiting = nil
 	defer w.pipes.close()
+	if w.gate < 0 { // a copy of a template's, which executes nothing
+		if err := openGate(w.held); err != nil {
+			return s.fail(step("open gate", err))
+		}
+		s.leaders <- leader{pid: w.pid}
+		return s.awaitHeld(w.pid, w.held)
+	}
 	errno, err := w.started.release()
 	if err != nil {
 		return err
@@ -127,6 +148,9 @@ func (s *sandbox) release() error {
 		fmt.Fprintf(w.pipes.stdio[2], "glovebox: %s\n", l.notStarted)
 	}
 	s.leaders <- l
+	if w.held != nil {
+		return s.awaitHeld(w.pid, w.held)
+	}
 	return nil
 }
 
@@ -193,7 +217,7 @@ func makePipe() (read, write *os.File, err error) {
 func (s *sandbox) newChild(e *wire.Exec, p *pipes, cgroups []*os.File) *child {
 	c := &child{
 		dir: cstring(e.Dir), proc: s.proc, oomPath: cstring("self/oom_score_adj"), single: s.single,
-		openFiles: s.setup.OpenFiles, landlock: s.landlock,
+		openFiles: s.setup.OpenFiles, landlock: s.landlock, hold: -1, closeFrom: wire.HoldFD, template: s.setup.Template,
 		argv: cstrings(e.Argv), env: cstrings(e.Env),
 	}
 	for _, name := range candidates(string(e.Argv[0]), e.Env) {
@@ -211,6 +235,15 @@ func (s *sandbox) newChild(e *wire.Exec, p *pipes, cgroups []*os.File) *child {
 		c.cgroups = append(c.cgroups, wire.FD(f))
 	}
 	c.setCPUs(e.CPUs)
+	if !c.template {
+		c.filterFlag = unix.SECCOMP_FILTER_FLAG_NEW_LISTENER
+	} else if !s.single {
+		for _, n := range []uint{unix.CAP_SETUID, unix.CAP_SETGID} { // to map ids of others than itself
+			bit := uint32(1) << n
+			c.keep[0] = unix.CapUserData{Effective: c.keep[0].Effective | bit, Permitted: c.keep[0].Permitted | bit,
+				Inheritable: c.keep[0].Inheritable | bit}
+		}
+	}
 	filter := s.setup.Filter
 	c.filter = unix.SockFprog{
 		Len:    uint16(len(filter) / int(unsafe.Sizeof(unix.SockFilter{}))),

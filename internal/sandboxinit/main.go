@@ -51,6 +51,7 @@ type sandbox struct {
 	abi      int
 	buffer   string   // wire.ReceiveBuffer as the kernel shows it
 	waiting  *waiting // the child at the gate, if any
+	hold     *os.File // where the interpreter waits for its code, if one does
 	leaders  chan leader
 	sockets  listeners
 }
@@ -67,6 +68,7 @@ func Main() int {
 		return 125
 	}
 	unix.CloseOnExec(wire.ControlFD)
+	unix.CloseOnExec(wire.ForkFD) // if there is one
 	s := &sandbox{
 		conn:     wire.NewConn(os.NewFile(wire.ControlFD, "control")),
 		landlock: -1, freezer: -1,
@@ -124,6 +126,8 @@ func (s *sandbox) serve(m wire.Message, files []*os.File) error {
 		return s.exec(m.Exec, files)
 	case m.Go != nil:
 		return s.release()
+	case m.Resume != nil:
+		return s.resume(m.Resume, files)
 	case m.Open != nil:
 		return s.open(m.Open.Path)
 	}

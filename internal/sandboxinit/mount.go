@@ -81,10 +81,15 @@ func (s *sandbox) build(setup *wire.Setup, files []*os.File) error {
 func openHost(setup *wire.Setup) ([]attached, error) {
 	var list []attached
 	if setup.Inputs != "" {
-		a, err := openInputs(setup.Inputs)
+		open := openInputs
+		if setup.Template {
+			open = func(folder string) (attached, error) { return cloneTree(folder, sealed) }
+		}
+		a, err := open(setup.Inputs)
 		if err != nil {
 			return nil, step("open /inputs of the host", err)
 		}
+		a.target = "/inputs"
 		list = append(list, a)
 	}
 	for _, m := range setup.Mounts {

@@ -36,6 +36,10 @@ func (s *sandbox) makeProc() error {
 	if err := s.attach(fd, "/proc"); err != nil {
 		return step("attach proc", err)
 	}
+	if s.setup.Template {
+		s.proc = fd
+		return s.limitKernel()
+	}
 	if s.proc, err = keepWritable(fd, attr); err != nil {
 		return step("seal proc", err)
 	}

@@ -18,6 +18,12 @@ var amd64 string
 //go:embed arm64.bpf
 var arm64 string
 
+//go:embed amd64-template.bpf
+var amd64Template string
+
+//go:embed arm64-template.bpf
+var arm64Template string
+
 // Filter returns the system call filter for programs of an architecture, "amd64" or "arm64", as an array of struct
 // sock_filter: what seccomp(SECCOMP_SET_MODE_FILTER) takes, with a length of len/8. The caller owns it.
 func Filter(goarch string) ([]byte, error) {
@@ -26,6 +32,18 @@ func Filter(goarch string) ([]byte, error) {
 		return []byte(amd64), nil
 	case "arm64":
 		return []byte(arm64), nil
+	}
+	return nil, fmt.Errorf("no system call filter for %q", goarch)
+}
+
+// Template is Filter for a template (see driver.Template) and what is made of it: it refuses what none of them needs, and
+// leaves the making of sandboxes.
+func Template(goarch string) ([]byte, error) {
+	switch goarch {
+	case "amd64":
+		return []byte(amd64Template), nil
+	case "arm64":
+		return []byte(arm64Template), nil
 	}
 	return nil, fmt.Errorf("no system call filter for %q", goarch)
 }

@@ -111,6 +111,9 @@ const (
 	kindExec
 	kindStarted
 	kindGo
+	kindHeld
+	kindResume
+	kindResumed
 	kindEnded
 	kindOpen
 	kindOpened
@@ -130,6 +133,12 @@ func (m *Message) is() (byte, part) {
 		return kindStarted, m.Started
 	case m.Go != nil:
 		return kindGo, m.Go
+	case m.Held != nil:
+		return kindHeld, m.Held
+	case m.Resume != nil:
+		return kindResume, m.Resume
+	case m.Resumed != nil:
+		return kindResumed, m.Resumed
 	case m.Ended != nil:
 		return kindEnded, m.Ended
 	case m.Open != nil:
@@ -155,6 +164,12 @@ func (m *Message) become(kind byte) part {
 		m.Started = new(Started)
 	case kindGo:
 		m.Go = new(Go)
+	case kindHeld:
+		m.Held = new(Held)
+	case kindResume:
+		m.Resume = new(Resume)
+	case kindResumed:
+		m.Resumed = new(Resumed)
 	case kindEnded:
 		m.Ended = new(Ended)
 	case kindOpen:
@@ -199,6 +214,7 @@ func decode(b []byte) (Message, error) {
 func (s *Setup) fields(c *codec) {
 	c.flag(&s.SingleID)
 	c.flag(&s.KeepOwner)
+	c.flag(&s.Template)
 	list(c, &s.Mounts, func(m *Mount) { c.text(&m.Source); c.text(&m.Target) })
 	list(c, &s.Links, func(l *Link) { c.text(&l.Path); c.text(&l.Target) })
 	list(c, &s.Files, func(f *File) { c.text(&f.Path); c.bytes(&f.Data) })
@@ -228,6 +244,9 @@ func (e *Exec) fields(c *codec) {
 	list(c, &e.CPUs, func(n *int) { integer(c, n) })
 	c.flag(&e.Freezer)
 	c.flag(&e.Stdin)
+	c.flag(&e.Held)
+	c.flag(&e.Forked)
+	c.flag(&e.Channel)
 }
 
 func (s *Started) fields(c *codec) {
@@ -240,6 +259,20 @@ func (s *Started) fields(c *codec) {
 }
 
 func (*Go) fields(*codec) {}
+
+func (h *Held) fields(c *codec) {
+	c.text(&h.Status)
+	list(c, &h.Descriptors, c.text)
+}
+
+func (r *Resume) fields(c *codec) {
+	list(c, &r.Args, c.bytes)
+	list(c, &r.Env, c.bytes)
+	c.text(&r.CodeName)
+	c.flag(&r.Stdin)
+}
+
+func (*Resumed) fields(*codec) {}
 
 func (e *Ended) fields(c *codec) {
 	integer(c, &e.WaitStatus)

@@ -14,7 +14,7 @@ import (
 func messages() map[string]Message {
 	return map[string]Message{
 		"setup": {Setup: &Setup{
-			SingleID: true, KeepOwner: true, Mounts: []Mount{{"/usr", "/usr"}, {"", "/x"}}, Links: []Link{{"/bin", "usr/bin"}},
+			SingleID: true, KeepOwner: true, Template: true, Mounts: []Mount{{"/usr", "/usr"}, {"", "/x"}}, Links: []Link{{"/bin", "usr/bin"}},
 			Files: []File{{"/etc/hosts", []byte("127.0.0.1 localhost\n")}, {"/etc/empty", []byte{}}}, Inputs: "/in",
 			DiskBytes: math.MaxInt64, DiskFiles: 1, DiskGiven: true, Hostname: "sandbox", Filter: bytes.Repeat([]byte{0, 0xff}, 3000),
 			Landlock: true, OpenFiles: math.MaxUint64,
@@ -23,11 +23,16 @@ func messages() map[string]Message {
 		"exec": {Exec: &Exec{
 			Argv: [][]byte{[]byte("sh"), {}, {0xff, '\n'}}, Env: [][]byte{[]byte("A=b")}, Dir: "/workspace", HasCode: true,
 			CodeName: "main.py", BornIn: true, CgroupFiles: 5, CPUs: []int{0, 300}, Freezer: true, Stdin: true,
+			Held: true, Forked: true, Channel: true,
 		}},
 		"started": {Started: &Started{
 			Status: "Name:\tsh\n", Mounts: "1 2\n", UIDMap: "0 1 1\n", Namespaces: []string{"a", "b"}, Interfaces: []string{"lo"},
 			Notifications: "anon_inode:seccomp notify",
 		}},
+		"held": {Held: &Held{Status: "Threads:\t1\n", Descriptors: []string{"0", "3"}}},
+		"resume": {Resume: &Resume{Args: [][]byte{{}, []byte("-x")}, Env: [][]byte{[]byte("A=b")}, CodeName: "main.py",
+			Stdin: true}},
+		"resumed":    {Resumed: &Resumed{}},
 		"go":         {Go: &Go{}},
 		"ended":      {Ended: &Ended{WaitStatus: math.MaxUint32, NotStarted: "no such program"}},
 		"open":       {Open: &Open{Path: []byte("a\xff/b")}},
@@ -68,7 +73,7 @@ func tried(set map[string]bool, part string) bool {
 			return true
 		}
 	}
-	return part == "Go" // which has no fields
+	return part == "Go" || part == "Resumed" // which have no fields
 }
 
 func TestRoundTrip(t *testing.T) {

@@ -64,18 +64,21 @@ func (c *Conn) Send(m Message, files ...*os.File) error {
 	return nil
 }
 
-func (c *Conn) sendHead(head []byte, fds []int) error {
+func (c *Conn) sendHead(head []byte, fds []int) error { return SendFiles(c.sock, head, fds) }
+
+// SendFiles writes b with descriptors, which stay the caller's, to a non-blocking Unix socket, as one message.
+func SendFiles(sock *os.File, b []byte, fds []int) error {
 	var oob []byte
 	if len(fds) > 0 {
 		oob = unix.UnixRights(fds...)
 	}
-	raw, err := c.sock.SyscallConn()
+	raw, err := sock.SyscallConn()
 	if err != nil {
 		return err
 	}
 	var sent error
 	err = raw.Write(func(fd uintptr) bool {
-		sent = unix.Sendmsg(int(fd), head, oob, nil, unix.MSG_NOSIGNAL)
+		sent = unix.Sendmsg(int(fd), b, oob, nil, unix.MSG_NOSIGNAL)
 		return sent != unix.EAGAIN
 	})
 	return errors.Join(err, sent)
@@ -108,21 +111,7 @@ func (c *Conn) Receive() (Message, []*os.File, error) {
 }
 
 func (c *Conn) receiveHead(head []byte) ([]*os.File, error) {
-	raw, err := c.sock.SyscallConn()
-	if err != nil {
-		return nil, err
-	}
-	oob := make([]byte, unix.CmsgSpace(4*maxFiles))
-	var n, oobn int
-	var got error
-	err = raw.Read(func(fd uintptr) bool {
-		n, oobn, _, _, got = unix.Recvmsg(int(fd), head, oob, unix.MSG_CMSG_CLOEXEC)
-		return got != unix.EAGAIN
-	})
-	if err = errors.Join(err, got); err != nil {
-		return nil, fmt.Errorf("receive message: %w", err)
-	}
-	files, err := takeFiles(oob[:oobn])
+	n, files, err := ReceiveFiles(c.sock, head)
 	if err != nil {
 		return nil, err
 	}
@@ -135,6 +124,27 @@ func (c *Conn) receiveHead(head []byte) ([]*os.File, error) {
 		return nil, fmt.Errorf("receive message: %w", err)
 	}
 	return files, nil
+}
+
+// ReceiveFiles reads once from a non-blocking Unix socket, with the descriptors that came, which become the caller's. It
+// returns 0 bytes when the other end is closed.
+func ReceiveFiles(sock *os.File, b []byte) (int, []*os.File, error) {
+	raw, err := sock.SyscallConn()
+	if err != nil {
+		return 0, nil, err
+	}
+	oob := make([]byte, unix.CmsgSpace(4*maxFiles))
+	var n, oobn int
+	var got error
+	err = raw.Read(func(fd uintptr) bool {
+		n, oobn, _, _, got = unix.Recvmsg(int(fd), b, oob, unix.MSG_CMSG_CLOEXEC)
+		return got != unix.EAGAIN
+	})
+	if err = errors.Join(err, got); err != nil {
+		return 0, nil, fmt.Errorf("receive message: %w", err)
+	}
+	files, err := takeFiles(oob[:oobn])
+	return n, files, err
 }
 
 func takeFiles(oob []byte) ([]*os.File, error) {

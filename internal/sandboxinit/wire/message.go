@@ -8,6 +8,9 @@
 //	Exec     ────────────▶ forks, fences the child, leaves it at the gate
 //	         ◀──────────── Started (descriptors: stdout, stderr, stdin if asked) | Failed
 //	Go       ────────────▶ the child executes the program
+//	         ◀──────────── Held, where Exec said so, when the interpreter waits for its code | Failed
+//	Resume   ────────────▶ only after Held: the interpreter gets its code
+//	         ◀──────────── Resumed | Failed
 //	         ◀──────────── Ended, once, when the leader has ended
 //	Open     ────────────▶ only when nothing of the user's is alive
 //	         ◀──────────── Opened (descriptor) | Failed
@@ -25,6 +28,9 @@ type Message struct {
 	Exec    *Exec
 	Started *Started
 	Go      *Go
+	Held    *Held
+	Resume  *Resume
+	Resumed *Resumed
 	Ended   *Ended
 	Open    *Open
 	Opened  *Opened
@@ -39,6 +45,10 @@ type Setup struct {
 	// KeepOwner keeps the starting user's id as saved id until the program's child has joined its control groups, which on
 	// version 1 only the id that opened them may do.
 	KeepOwner bool
+	// Template makes the sandbox of a template: its /proc is whole, so that the kernel lets those made inside have one of
+	// their own; its inputs show the very folder, whose own folders are those of the copies; and its program keeps the rights
+	// by which it makes copies of itself.
+	Template bool
 
 	Mounts []Mount
 	Links  []Link
@@ -88,6 +98,13 @@ type Exec struct {
 	CPUs        []int // those to be kept to by affinity; none: all that the control groups leave
 	Freezer     bool
 	Stdin       bool // make a pipe for standard input; else it is empty
+	// Held gives the program a socket as HoldFD, at which it waits for its code (see package boot).
+	Held bool
+	// Forked says that the program's process is there already: a copy of a template's, which waits at ForkFD to be fenced.
+	// Argv and Env are not used.
+	Forked bool
+	// Channel gives the program the first descriptor (after the code) as HoldFD.
+	Channel bool
 }
 
 // Started says that the program's process stands at the gate, one execve away from the program, with everything in force.
@@ -108,6 +125,23 @@ var NamespaceKinds = [...]string{"cgroup", "ipc", "mnt", "net", "pid", "user", "
 
 // Go opens the gate.
 type Go struct{}
+
+// Held says that the interpreter waits for its code, and what the kernel says of it by then.
+type Held struct {
+	Status      string   // /proc/PID/status
+	Descriptors []string // the names in /proc/PID/fd
+}
+
+// Resume gives a held interpreter its code, the descriptor that comes with it, and what else is the request's.
+type Resume struct {
+	Args     [][]byte
+	Env      [][]byte // the whole environment
+	CodeName string
+	Stdin    bool // standard input is the pipe that was made; else it is empty
+}
+
+// Resumed says that the code was handed over.
+type Resumed struct{}
 
 // Ended is how the leader ended: a wait status as wait4(2) gives it.
 type Ended struct {
@@ -176,6 +210,15 @@ const ReceiveBuffer = "4096\t32768\t32768"
 
 // ControlFD is the descriptor on which init finds its control socket.
 const ControlFD = 3
+
+// HoldFD is the descriptor on which a held interpreter waits for its code, and a template for its orders.
+const HoldFD = 3
+
+// ForkFD is the descriptor on which the init of a forked sandbox finds the socket of the program's process.
+const ForkFD = 4
+
+// ForkedPID is the process id, inside, of the program of a forked sandbox: the second process there is.
+const ForkedPID = 2
 
 // ProgramID is the uid and gid of the program inside.
 const ProgramID = 1000

@@ -32,8 +32,14 @@ const (
 //
 // It fails for an architecture that it has no rules for, and when a rule names a call that the architecture's table lacks
 // without saying so: a rule never disappears unnoticed.
-func Filter(goarch string) ([]byte, error) {
-	program, err := assemble(goarch)
+func Filter(goarch string) ([]byte, error) { return build(goarch, rules()) }
+
+// Template is Filter for a template and all that is made of it, init and program, each of which has its own fence besides:
+// what a template makes sandboxes with is not refused, and no call is looked at closer.
+func Template(goarch string) ([]byte, error) { return build(goarch, templateRules()) }
+
+func build(goarch string, all ruleset) ([]byte, error) {
+	program, err := assemble(goarch, all)
 	if err != nil {
 		return nil, fmt.Errorf("system call filter for %q: %w", goarch, err)
 	}
@@ -94,7 +100,7 @@ type span struct {
 // assemble builds the filter. The hot path is the two loads, the check of the architecture, one check for "above the table"
 // and a binary search among the spans. All of it depends on nothing but architecture and number, so that kernels since 5.11
 // know the calls that always pass and do not run the filter for them at all.
-func assemble(goarch string) ([]bpf.Instruction, error) {
+func assemble(goarch string, all ruleset) ([]bpf.Instruction, error) {
 	if goarch != "amd64" && goarch != "arm64" {
 		return nil, fmt.Errorf("no rules for this architecture")
 	}
@@ -102,7 +108,7 @@ func assemble(goarch string) ([]bpf.Instruction, error) {
 	if err != nil {
 		return nil, err
 	}
-	spans, last, err := judge(goarch, info)
+	spans, last, err := judge(goarch, info, all)
 	if err != nil {
 		return nil, err
 	}
@@ -149,8 +155,8 @@ func search(p *asm.Program, spans []span) {
 
 // judge gives every number from 0 to the last known one its verdict: what no rule names passes, what the table does not know
 // does not exist.
-func judge(goarch string, info *arch.Info) (spans []span, last uint32, err error) {
-	byName, err := verdicts(goarch, info)
+func judge(goarch string, info *arch.Info, all ruleset) (spans []span, last uint32, err error) {
+	byName, err := verdicts(goarch, info, all)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -174,7 +180,7 @@ func judge(goarch string, info *arch.Info) (spans []span, last uint32, err error
 }
 
 // verdicts collects the rules by call and checks each name against the architecture's table.
-func verdicts(goarch string, info *arch.Info) (map[string]verdict, error) {
+func verdicts(goarch string, info *arch.Info, all ruleset) (map[string]verdict, error) {
 	byName := map[string]verdict{}
 	add := func(call string, v verdict) error {
 		if _, twice := byName[call]; twice {
@@ -191,14 +197,14 @@ func verdicts(goarch string, info *arch.Info) (map[string]verdict, error) {
 		byName[call] = v
 		return nil
 	}
-	for _, r := range refusals() {
+	for _, r := range all.refused {
 		for _, call := range strings.Fields(r.calls) {
 			if err := add(call, refuse(r.errno)); err != nil {
 				return nil, err
 			}
 		}
 	}
-	for _, c := range conditions() {
+	for _, c := range all.judged {
 		if err := add(c.call, verdict{"if " + c.call, c.emit}); err != nil {
 			return nil, err
 		}

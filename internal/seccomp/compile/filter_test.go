@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -293,7 +294,7 @@ func TestFilterRefuses(t *testing.T) {
 // TestCost counts the instructions that frequent calls take, for kernels that do not remember what always passes.
 func TestCost(t *testing.T) {
 	for _, goarch := range []string{"amd64", "arm64"} {
-		program, err := assemble(goarch)
+		program, err := assemble(goarch, rules())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -388,24 +389,54 @@ func BenchmarkFilter(b *testing.B) {
 
 // TestCarried holds the filters that package seccomp carries against what the rules say now.
 func TestCarried(t *testing.T) {
-	for _, goarch := range []string{"amd64", "arm64"} {
-		want, err := Filter(goarch)
+	for _, kind := range []struct {
+		suffix         string
+		build, carried func(string) ([]byte, error)
+	}{{".bpf", Filter, seccomp.Filter}, {"-template.bpf", Template, seccomp.Template}} {
+		for _, goarch := range []string{"amd64", "arm64"} {
+			want, err := kind.build(goarch)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if *update {
+				if err := os.WriteFile("../"+goarch+kind.suffix, want, 0o644); err != nil {
+					t.Fatal(err)
+				}
+				continue
+			}
+			got, err := kind.carried(goarch)
+			if err != nil || !bytes.Equal(got, want) {
+				t.Errorf("%s%s is not what the rules say (%v): go test ./internal/seccomp/compile -update", goarch, kind.suffix, err)
+			}
+		}
+		if _, err := kind.carried("riscv64"); err == nil {
+			t.Error("a filter for a machine without one")
+		}
+	}
+}
+
+// TestTemplate holds the filter of templates against that of programs: what it lets pass and the other refuses is what makes
+// sandboxes, and what the other judges by its arguments.
+func TestTemplate(t *testing.T) {
+	judged := map[string]bool{}
+	for _, c := range conditions() {
+		judged[c.call] = true
+	}
+	for goarch, audit := range map[string]uint32{"amd64": auditAMD64, "arm64": auditARM64} {
+		raw, err := seccomp.Template(goarch)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if *update {
-			if err := os.WriteFile("../"+goarch+".bpf", want, 0o644); err != nil {
-				t.Fatal(err)
+		strict, wide := newVM(t, goarch), newVMOf(t, goarch, raw)
+		for number, name := range strict.info.SyscallNumbers {
+			if judged[name] {
+				continue
 			}
-			continue
+			a, b := strict.ask(t, audit, uint32(number)), wide.ask(t, audit, uint32(number))
+			if makes := slices.Contains(strings.Fields(templateCalls), name); makes != (a != b) {
+				t.Errorf("%s %s: %s for programs, %s for templates", goarch, name, a, b)
+			}
 		}
-		got, err := seccomp.Filter(goarch)
-		if err != nil || !bytes.Equal(got, want) {
-			t.Errorf("%s.bpf is not what the rules say (%v): go test ./internal/seccomp/compile -update", goarch, err)
-		}
-	}
-	if _, err := seccomp.Filter("riscv64"); err == nil {
-		t.Error("a filter for a machine without one")
 	}
 }
 

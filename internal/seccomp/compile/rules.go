@@ -83,6 +83,30 @@ func refusals() []refusal {
 	}
 }
 
+// ruleset is what a filter does to calls; those that it does not name pass.
+type ruleset struct {
+	refused []refusal
+	judged  []condition
+}
+
+func rules() ruleset { return ruleset{refusals(), conditions()} }
+
+// templateCalls are the calls by which a template makes sandboxes, and by which the init of one takes hold of its program.
+const templateCalls = "mount umount2 pivot_root open_tree move_mount fsopen fsconfig fsmount mount_setattr unshare clone3 " +
+	"sethostname pidfd_getfd"
+
+func templateRules() ruleset {
+	var r ruleset
+	for _, one := range refusals() {
+		calls := slices.DeleteFunc(strings.Fields(one.calls), func(call string) bool {
+			return slices.Contains(strings.Fields(templateCalls), call)
+		})
+		one.calls = strings.Join(calls, " ")
+		r.refused = append(r.refused, one)
+	}
+	return r
+}
+
 // absent lists, for an architecture, the calls of the rules that its table lacks on purpose.
 func absent(goarch string) string {
 	if goarch == "arm64" {

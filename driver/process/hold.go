@@ -1,0 +1,222 @@
+package process
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"glovebox"
+	"glovebox/driver"
+	"glovebox/internal/boot"
+	"glovebox/internal/sandboxinit/wire"
+)
+
+// held is an interpreter that waits for its code in a sandbox.
+type held struct {
+	hold    driver.Hold
+	process *process
+	status  map[string]string // the kernel's of it, while it waits
+}
+
+// heldSandbox is a sandbox with one.
+type heldSandbox struct{ *sandbox }
+
+// Hold makes a sandbox and starts an interpreter in it, which loads its modules and waits behind the whole fence.
+func (d *Driver) Hold(ctx context.Context, spec driver.Spec, hold driver.Hold) (driver.HeldSandbox, error) {
+	return d.hold(ctx, spec, hold, origin{held: hold.Memory}, func(s *sandbox) (*process, error) {
+		cold := hold.Command.Argv
+		if len(cold) < 2 {
+			return nil, errNoCode
+		}
+		argv := boot.Held(hold.Lang, cold[0], cold[len(cold)-1], hold.Modules)
+		return s.bring(ctx, &wire.Exec{Argv: bytesOf(argv), Env: bytesOf(hold.Command.Env), Dir: hold.Command.Dir, Stdin: true,
+			Held: true}, nil)
+	})
+}
+
+var errNoCode = errors.New("hold interpreter: its command names no program and code")
+
+// hold makes a sandbox and brings its interpreter to where it waits for its code.
+func (d *Driver) hold(ctx context.Context, spec driver.Spec, hold driver.Hold, of origin,
+	bring func(*sandbox) (*process, error)) (driver.HeldSandbox, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, errors.New("the interpreter was not ready in 30 s"))
+	defer cancel()
+	spec.Root.Files = withBoot(spec.Root.Files)
+	s, err := d.start(ctx, spec, of)
+	if err != nil {
+		return nil, err
+	}
+	p, err := bring(s)
+	if err == nil {
+		err = s.awaitHeld(ctx, p, hold)
+	}
+	if err != nil {
+		err = errors.Join(fmt.Errorf("hold interpreter: %w", err), said(p))
+		if left := s.abandon(ctx); left != nil {
+			err = errors.Join(err, driver.ErrLeftBehind, left)
+		}
+		return nil, err
+	}
+	return heldSandbox{s}, nil
+}
+
+// withBoot adds what held interpreters read.
+func withBoot(files []driver.File) []driver.File {
+	files = slices.Clip(files)
+	for _, f := range boot.Files() {
+		files = append(files, driver.File(f))
+	}
+	return files
+}
+
+// said is what an interpreter that failed printed, as far as that is there to be read.
+func said(p *process) error {
+	if p == nil {
+		return nil
+	}
+	b := make([]byte, 2048)
+	if p.stderr.SetReadDeadline(time.Now().Add(50*time.Millisecond)) != nil {
+		return nil
+	}
+	n, err := p.stderr.Read(b)
+	if err != nil || n == 0 {
+		return nil
+	}
+	return fmt.Errorf("it printed %.2000q", b[:n])
+}
+
+// awaitHeld lets the interpreter go and waits until it waits. Nothing of a request has been near it.
+func (s *sandbox) awaitHeld(ctx context.Context, p *process, hold driver.Hold) error {
+	r, err := s.ask(ctx, wire.Message{Go: &wire.Go{}})
+	if err != nil {
+		return err
+	}
+	if r.message.Held == nil {
+		wire.CloseAll(r.files)
+		return errors.New("unexpected answer")
+	}
+	status := statusFields(r.message.Held.Status)
+	if err := checkHeld(r.message.Held, status, hold.Lang); err != nil {
+		return err
+	}
+	s.held = &held{hold: hold, process: p, status: status}
+	return nil
+}
+
+// checkHeld makes sure that what waits has nothing that a fresh program does not have. Node keeps threads and descriptors of
+// its own from its start.
+func checkHeld(h *wire.Held, status map[string]string, lang string) error {
+	for _, must := range []struct{ field, value string }{
+		{"NoNewPrivs", "1"}, {"Seccomp", "2"}, {"CapPrm", noCaps}, {"CapEff", noCaps}, {"CapBnd", noCaps}, {"CapAmb", noCaps},
+	} {
+		if status[must.field] != must.value {
+			return postureError("%s of what waits is %q", must.field, status[must.field])
+		}
+	}
+	if lang == "node" {
+		return nil
+	}
+	slices.Sort(h.Descriptors)
+	if !slices.Equal(h.Descriptors, []string{"0", "1", "2", "3"}) {
+		return postureError("its descriptors are %q", h.Descriptors)
+	}
+	if status["Threads"] != "1" {
+		return postureError("it has %q threads", status["Threads"])
+	}
+	return nil
+}
+
+// Lost is closed when the interpreter has ended.
+func (s heldSandbox) Lost() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.current.exited
+}
+
+// Resize gives the sandbox the limits of the run that it is for.
+func (s heldSandbox) Resize(l glovebox.Limits) error {
+	now := s.spec.Limits
+	same := now.Disk == l.Disk && now.Files == l.Files && now.OpenFiles == l.OpenFiles && now.CPUs == l.CPUs
+	if s.held == nil || !same || inMemory(now) != inMemory(l) {
+		return errors.New("resize sandbox: it is in use, or made for another disk, number of files or of CPUs")
+	}
+	if err := checkOwnLimits(l); err != nil {
+		return err
+	}
+	s.spec.Limits = l
+	return s.relimit()
+}
+
+// relimit gives the control group the limits of the Spec.
+func (s *sandbox) relimit() error {
+	l := s.spec.Limits
+	if err := s.group.Relimit(int64(l.Memory)-s.shared, l.Processes); err != nil {
+		return fmt.Errorf("resize sandbox: %w", err)
+	}
+	s.resized = true
+	return nil
+}
+
+// resume gives the interpreter that waits the code and the rest of the request, once.
+func (s *sandbox) resume(ctx context.Context, cmd driver.Command, code *os.File) (driver.Process, error) {
+	h := s.held
+	s.held = nil
+	extra, err := h.extra(cmd)
+	if err != nil {
+		return nil, err
+	}
+	p := h.process
+	s.shared = s.origin.shares(cmd.Code)
+	if s.shared > 0 || !s.resized {
+		if err := s.relimit(); err != nil {
+			return nil, err
+		}
+	}
+	if err := s.readLimits(p.posture, h.status); err != nil {
+		return nil, err
+	}
+	base, err := s.group.Sample()
+	if err != nil {
+		return nil, fmt.Errorf("execute: %w", err)
+	}
+	p.before = base.CPU
+	stdin := p.stdin
+	if cmd.Stdin == nil {
+		p.stdin = nil
+		if err := stdin.Close(); err != nil {
+			return nil, fmt.Errorf("execute: %w", err)
+		}
+	}
+	p.released = time.Now()
+	r, err := s.ask(ctx, wire.Message{Resume: &wire.Resume{Args: bytesOf(extra), Env: bytesOf(cmd.Env), CodeName: cmd.CodeName,
+		Stdin: cmd.Stdin != nil}}, code)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("execute: %w", err), p.abort(ctx))
+	}
+	if r.message.Resumed == nil {
+		wire.CloseAll(r.files)
+		return nil, errors.Join(errors.New("execute: unexpected answer"), p.abort(ctx))
+	}
+	if cmd.Stdin != nil {
+		go feed(stdin, cmd.Stdin)
+	}
+	return p, nil
+}
+
+// extra are the arguments that cmd has beyond those of the hold. Whatever else differs, it was not made for.
+func (h *held) extra(cmd driver.Command) ([]string, error) {
+	made := h.hold.Command
+	switch n := len(made.Argv); {
+	case len(cmd.Argv) < n || !slices.Equal(cmd.Argv[:n], made.Argv):
+		return nil, errors.New("execute: the interpreter that waits is another program")
+	case cmd.Code == nil || cmd.CodeName != made.CodeName || cmd.Dir != made.Dir:
+		return nil, errors.New("execute: the interpreter that waits is for other code")
+	case slices.ContainsFunc(append(slices.Clone(cmd.Argv), cmd.Env...), func(s string) bool { return strings.ContainsRune(s, 0) }):
+		return nil, errors.New("execute: an argument or variable has a zero in it")
+	}
+	return cmd.Argv[len(made.Argv):], nil
+}

@@ -1,0 +1,273 @@
+package process
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"glovebox"
+	"glovebox/driver"
+	"glovebox/internal/boot"
+	"glovebox/internal/sandboxinit/wire"
+)
+
+// origin is what a sandbox is made of.
+type origin struct {
+	template bool          // it is for a template
+	from     *template     // it is a copy of one
+	held     glovebox.Size // the memory of an interpreter that waits for its code; 0: that of the limits
+}
+
+// templateProcesses bounds the processes of a template: itself, and what it makes on the way to a copy.
+const templateProcesses = 64
+
+// template is an interpreter that makes copies of itself, each in a sandbox of its own. It is the only program of a sandbox
+// whose init holds nothing else.
+type template struct {
+	driver  *Driver
+	hold    driver.Hold
+	box     *sandbox
+	process *process
+	channel *os.File // orders go out, descriptors of inits come back
+	init    *os.File // the binary of glovebox-init
+	drained sync.WaitGroup
+
+	asking sync.Mutex
+	sizes  []moduleSize // what the modules took of its memory, in the order in which they were loaded
+}
+
+// moduleSize is the memory that one module took to load, with what it loaded itself.
+type moduleSize struct {
+	name  string
+	bytes int64
+}
+
+// Template starts an interpreter that can be copied. There are templates of Python alone: other interpreters have threads.
+func (d *Driver) Template(ctx context.Context, spec driver.Spec, hold driver.Hold) (driver.Template, error) {
+	if hold.Lang != "python" {
+		return nil, glovebox.Errorf(glovebox.CodeUnavailable, "hold an interpreter in each sandbox",
+			"the process rung has no templates of %.20q", hold.Lang)
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, errors.New("the template was not ready in 30 s"))
+	defer cancel()
+	spec.Limits.Memory, spec.Limits.Processes = hold.Memory, templateProcesses
+	spec.Limits.Disk, spec.Limits.Files = 1*glovebox.MiB, 64
+	spec.Root.Files = withBoot(spec.Root.Files)
+	s, err := d.start(ctx, spec, origin{template: true})
+	if err != nil {
+		return nil, err
+	}
+	t := &template{driver: d, hold: hold, box: s}
+	if err := t.begin(ctx); err != nil {
+		err = errors.Join(fmt.Errorf("start template: %w", err), said(t.process))
+		if left := t.Close(ctx); left != nil {
+			err = errors.Join(err, driver.ErrLeftBehind, left)
+		}
+		return nil, err
+	}
+	return t, nil
+}
+
+// begin starts the interpreter and waits until its modules are loaded.
+func (t *template) begin(ctx context.Context) error {
+	// By path, since nothing of it is read here: it is executed where this path means nothing.
+	fd, err := unix.Open(t.driver.cfg.Init, unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("open glovebox-init: %w", err)
+	}
+	t.init = os.NewFile(uintptr(fd), "glovebox-init")
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("make channel: %w", err)
+	}
+	far := os.NewFile(uintptr(fds[1]), "channel")
+	defer far.Close()
+	if err := unix.SetNonblock(fds[0], true); err != nil {
+		return errors.Join(fmt.Errorf("make channel: %w", err), unix.Close(fds[0]))
+	}
+	t.channel = os.NewFile(uintptr(fds[0]), "channel")
+	cold := t.hold.Command.Argv
+	if len(cold) < 2 {
+		return errNoCode
+	}
+	argv := boot.Template(cold[0], cold[len(cold)-1], t.hold.Modules)
+	e := &wire.Exec{Argv: bytesOf(argv), Env: bytesOf(t.hold.Command.Env), Dir: t.hold.Command.Dir, Channel: true}
+	if t.process, err = t.box.bring(ctx, e, far); err != nil {
+		return err
+	}
+	if err := t.box.conn.Send(wire.Message{Go: &wire.Go{}}); err != nil {
+		return err
+	}
+	answer, files, err := t.receive(ctx)
+	wire.CloseAll(files)
+	if err != nil {
+		return err
+	}
+	if t.sizes, err = readSizes(answer); err != nil {
+		return err
+	}
+	for _, f := range []*os.File{t.process.stdout, t.process.stderr} {
+		t.drained.Go(func() { _, _ = io.Copy(io.Discard, f) }) // it says nothing that anybody waits for
+	}
+	return nil
+}
+
+// readSizes reads a template's first word: "ready", then a line with a name and a number of bytes for each module.
+func readSizes(answer string) ([]moduleSize, error) {
+	first, rest, _ := strings.Cut(answer, "\n")
+	if first != "ready" {
+		return nil, fmt.Errorf("the template answered %.200q", answer)
+	}
+	var sizes []moduleSize
+	for line := range strings.Lines(rest) {
+		name, number, _ := strings.Cut(strings.TrimSpace(line), " ")
+		n, err := strconv.ParseInt(number, 10, 64)
+		if err != nil || n < 0 {
+			return nil, fmt.Errorf("the template answered %.200q", answer)
+		}
+		sizes = append(sizes, moduleSize{name, n})
+	}
+	return sizes, nil
+}
+
+// receive takes one answer of the template.
+func (t *template) receive(ctx context.Context) (string, []*os.File, error) {
+	stop := context.AfterFunc(ctx, func() { _ = t.channel.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
+	b := make([]byte, 16<<10)
+	n, files, err := wire.ReceiveFiles(t.channel, b)
+	switch {
+	case ctx.Err() != nil:
+		wire.CloseAll(files)
+		return "", nil, context.Cause(ctx)
+	case err != nil:
+		return "", nil, err
+	case n == 0:
+		wire.CloseAll(files)
+		return "", nil, errors.New("the template has ended")
+	}
+	return string(b[:n]), files, nil
+}
+
+// Fork makes a sandbox whose interpreter is a copy of the template's.
+func (t *template) Fork(ctx context.Context, spec driver.Spec) (driver.HeldSandbox, error) {
+	return t.driver.hold(ctx, spec, t.hold, origin{from: t, held: t.hold.Memory}, func(s *sandbox) (*process, error) {
+		return s.bring(ctx, &wire.Exec{Dir: t.hold.Command.Dir, Forked: true}, nil)
+	})
+}
+
+// fork has the template make a copy of itself, with far as the control socket of the copy's init. Whoever gives up waiting
+// ends the template: an answer that comes late must not be taken for that of another order.
+func (t *template) fork(ctx context.Context, s *sandbox, far *os.File) (*initProcess, error) {
+	t.asking.Lock()
+	defer t.asking.Unlock()
+	parents, err := s.group.ParentTasks()
+	if err != nil {
+		return nil, err
+	}
+	defer wire.CloseAll(parents)
+	order := bytes.Join([][]byte{[]byte("fork"), []byte(one(s.ids.single)), []byte(one(s.group.Unified() != nil)),
+		[]byte(strconv.Itoa(len(parents))), []byte(capabilityList()), []byte(lines(s.ids.extents(wire.ProgramID, IDPool{})))},
+		[]byte{0})
+	fds := []int{wire.FD(far), wire.FD(t.init)}
+	if s.group.Unified() != nil {
+		fds = append(fds, wire.FD(s.group.Cradle()), wire.FD(s.group.Unified()))
+	}
+	for _, f := range parents {
+		fds = append(fds, wire.FD(f))
+	}
+	if err := wire.SendFiles(t.channel, order, fds); err != nil {
+		return nil, fmt.Errorf("order a copy: %w", err)
+	}
+	answer, files, err := t.receive(ctx)
+	if err != nil {
+		_ = t.box.init.kill()
+		return nil, fmt.Errorf("order a copy: %w", err)
+	}
+	if answer != "copy" || len(files) != 1 {
+		wire.CloseAll(files)
+		return nil, fmt.Errorf("order a copy: the template answered %.200q", answer)
+	}
+	return holdCopy(files[0])
+}
+
+func one(b bool) string {
+	if b {
+		return "1"
+	}
+	return "0"
+}
+
+// capabilityList is initCapabilities for whoever starts the init of a copy.
+func capabilityList() string {
+	list := make([]string, len(initCapabilities))
+	for i, c := range initCapabilities {
+		list[i] = strconv.Itoa(int(c))
+	}
+	return strings.Join(list, " ")
+}
+
+// holdCopy takes over a descriptor of an init that is not this process's child.
+func holdCopy(pidfd *os.File) (*initProcess, error) {
+	fd, err := unix.FcntlInt(pidfd.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err := errors.Join(err, pidfd.Close()); err != nil {
+		return nil, os.NewSyscallError("fcntl", err)
+	}
+	p, err := holdInit(0, fd)
+	if err != nil {
+		return nil, err
+	}
+	p.child = false
+	return p, nil
+}
+
+// inside is the path at which the template shows a folder of the host below that of its inputs.
+func (t *template) inside(folder string) (string, error) {
+	rel, err := filepath.Rel(t.box.spec.Inputs, folder)
+	if err != nil || t.box.spec.Inputs == "" || !filepath.IsLocal(rel) || rel == "." {
+		return "", errors.New("show inputs: the folder is not below that of the template")
+	}
+	return filepath.Join("/inputs", rel), nil
+}
+
+// shares is the memory, in bytes, that a program would have taken itself if it had not been a copy: the interpreter's, and
+// that of the modules which its code names. What it names was loaded before, and was counted for the template.
+func (o origin) shares(code []byte) int64 {
+	if o.from == nil {
+		return 0
+	}
+	var sum int64
+	for i, m := range o.from.sizes {
+		if i == 0 || bytes.Contains(code, []byte(m.name)) { // the first is the interpreter
+			sum += m.bytes
+		}
+	}
+	return sum
+}
+
+// Ended is closed when the template can make no more copies.
+func (t *template) Ended() <-chan struct{} { return t.process.exited }
+
+// Close ends the template.
+func (t *template) Close(ctx context.Context) error {
+	err := t.box.Close(ctx)
+	for _, f := range []*os.File{t.channel, t.init} {
+		if f != nil {
+			err = errors.Join(err, f.Close())
+		}
+	}
+	t.drained.Wait()
+	return err
+}
+
+var _ driver.Warmer = (*Driver)(nil)
