@@ -1,7 +1,6 @@
 package engine
 
 import (
-	_ "embed"
 	"fmt"
 	"maps"
 	"path"
@@ -12,13 +11,8 @@ import (
 
 	"glovebox"
 	"glovebox/driver"
+	"glovebox/internal/boot"
 )
-
-// boot runs a Python program as its interpreter would, but with streams that are written out at each line's end, so that
-// what a program printed before it was ended is not lost in a buffer.
-//
-//go:embed boot.py
-var boot string
 
 // codeNames are what code is called in its language unless a request names it.
 var codeNames = map[string]string{"python": "main.py", "node": "main.js", "bash": "main.sh"}
@@ -46,16 +40,7 @@ func command(req glovebox.Request, image Image) (driver.Command, error) {
 	if lang == "node" {
 		cmd.CodeName = nodeName(cmd.CodeName)
 	}
-	code := "/code/" + cmd.CodeName
-	switch lang {
-	case "python":
-		cmd.Argv = []string{program, "-I", "-c", boot, code}
-	case "bash":
-		cmd.Argv = []string{program, "--noprofile", "--norc", code}
-	default:
-		cmd.Argv = []string{program, code}
-	}
-	cmd.Argv = append(cmd.Argv, req.Args...)
+	cmd.Argv = append(boot.Cold(lang, program, "/code/"+cmd.CodeName), req.Args...)
 	return cmd, nil
 }
 
