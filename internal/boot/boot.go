@@ -29,6 +29,8 @@ var (
 	runPython string
 	//go:embed hold.py
 	holdPython string
+	//go:embed template.py
+	templatePython string
 	//go:embed hold.sh
 	holdBash string
 	//go:embed hold.js
@@ -69,16 +71,27 @@ func Cold(lang, program, code string) []string {
 func Held(lang, program, code string, modules []string) []string {
 	switch lang {
 	case "python":
-		var list []string
-		for _, m := range modules {
-			list = append(list, strconv.QuoteToASCII(m))
-		}
-		return []string{program, "-I", "-c", python(runPython, holdPython, "wait(3, ["+strings.Join(list, ", ")+"])\n"), code}
+		return []string{program, "-I", "-c", python(runPython, holdPython, "wait(3, "+names(modules)+")\n"), code}
 	case "bash":
 		// A shell is not worth keeping: the one that waits becomes a new one, which is exact in everything.
 		return append([]string{program, "--noprofile", "--norc", "-c", holdBash, program}, Cold(lang, program, code)...)
 	}
 	return []string{program, "-r", nodePath, code}
+}
+
+// Template is the command line of a Python that imports modules and then makes copies of itself, as it is told on descriptor
+// 3 (see driver/process). Each of them is one that is held.
+func Template(program, code string, modules []string) []string {
+	return []string{program, "-I", "-c", python(runPython, holdPython, templatePython, "template(3, "+names(modules)+")\n"), code}
+}
+
+// names is a list as Python writes it.
+func names(modules []string) string {
+	list := make([]string, len(modules))
+	for i, m := range modules {
+		list[i] = strconv.QuoteToASCII(m)
+	}
+	return "[" + strings.Join(list, ", ") + "]"
 }
 
 // python is a program for python -c that executes sources, all with the same names, which are not those of __main__, and

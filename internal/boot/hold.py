@@ -1,6 +1,7 @@
 import atexit
 import gc
 import io
+import itertools
 import os
 import sys
 import weakref
@@ -8,6 +9,7 @@ import weakref
 
 held = {}  # what was loaded before there was a program, by name
 built = {}  # what builtins has then
+often = ("__import__", "open", "print", "input", "exit", "quit", "len", "str", "repr")  # what programs put in the place of
 leave = os._exit
 
 
@@ -52,6 +54,18 @@ def prepare(modules):
             os.close(copy)
         os.close(null)
     tidy(before)
+    settle()
+
+
+def settle():
+    """Note what there is before the program. It is not looked at again until it has to be.
+
+    To look at an object is to count a use of it, and so to write to its page, which a copy would first have to copy.
+    """
+    held.clear()
+    held.update(sys.modules)
+    built.clear()
+    built.update(vars(sys.modules["builtins"]))
     gc.collect()
     gc.freeze()
 
@@ -182,10 +196,6 @@ def become(stdin, args, env):
         os.dup2(null, 0)
         os.close(null)
         renew_stdin()
-    held.clear()
-    held.update(sys.modules)
-    built.clear()
-    built.update(vars(sys.modules["builtins"]))
 
 
 def renew_stdin():
@@ -252,7 +262,7 @@ def plain():
     """Whether finish can take the place of the interpreter's own end. If not, that is made as complete as ever."""
     now = vars(sys.modules["builtins"])
     if (len(sys._current_frames()) == 1 and sys.gettrace() is None and sys.getprofile() is None and gc.isenabled()
-            and len(now) == len(built) and all(now.get(name) is built[name] for name in built)):
+            and len(now) == len(built) and all(now.get(name) is built[name] for name in often)):
         return True
     gc.unfreeze()
     return False
@@ -306,12 +316,13 @@ class Mark:
 
 
 def apart():
-    """Take sys.modules apart as the interpreter does, and return what is alive while names of the program's are."""
+    """Take the program's modules apart as the interpreter does, and return what is alive while names of the program's are."""
     system = tuple(dir for dir in sys.path if dir != "/workspace") + (sys.prefix, sys.base_prefix)
-    marks = []
-    for name, module in list(sys.modules.items()):
-        if name != "__main__" and held.get(name) is module:
-            continue
+    marks, own = [], []
+    # The newest come first, and what was held is not touched.
+    late = itertools.islice(reversed(sys.modules.items()), max(0, len(sys.modules) - len(held)))
+    for name, module in itertools.chain([("__main__", sys.modules.get("__main__"))], late):
+        own.append(name)
         try:
             names = object.__getattribute__(module, "__dict__")  # which wakes no module that loads itself when it is needed
         except AttributeError:
@@ -325,7 +336,7 @@ def apart():
     gone = ["path", "argv", "ps1", "ps2", "last_exc", "last_type", "last_value", "last_traceback", "path_hooks",
             "path_importer_cache", "meta_path", "__interactivehook__"]
     then = {"stdin": sys.__stdin__, "stdout": sys.__stdout__, "stderr": sys.__stderr__}
-    clear(vars(sys.modules["builtins"]), vars(sys), dict.fromkeys(gone), then, sys.modules, gc.collect)
+    clear(vars(sys.modules["builtins"]), vars(sys), dict.fromkeys(gone), then, sys.modules, own, gc.collect)
     return marks
 
 
@@ -334,6 +345,6 @@ def nowhere(text):
     return eval(compile(text, "sys", "eval"), {"__name__": "sys"})
 
 
-clear = nowhere("lambda builtins, sys, gone, then, modules, collect: (builtins.update(_=None), sys.update(gone),"
-                " sys.update(then), [modules.update({name: None}) for name in list(modules)], modules.clear(), collect())")
+clear = nowhere("lambda builtins, sys, gone, then, modules, own, collect: (builtins.update(_=None), sys.update(gone),"
+                " sys.update(then), [modules.update({name: None}) for name in own], collect())")
 forget = nowhere("lambda error: error.with_traceback(None)")

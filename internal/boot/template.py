@@ -1,0 +1,304 @@
+import ctypes
+import fcntl
+import os
+import signal
+import sys
+
+import _socket
+
+
+# Of Linux on x86-64.
+CLONE3, CLOSE_RANGE, PIDFD_CLONE = 435, 436, 0x1000
+CAPSET, LANDLOCK_RESTRICT_SELF, SECCOMP = 126, 446, 317
+CHILD_CLEARTID, CHILD_SETTID, INTO_CGROUP = 0x200000, 0x1000000, 0x200000000
+NEW_NAMESPACES = 0x10000000 | 0x20000 | 0x20000000 | 0x40000000 | 0x8000000 | 0x4000000
+NEW_CGROUP_NAMESPACE = 0x2000000
+
+# Calls keep the interpreter's lock: whoever lets go of it in a copy would have to take it again.
+system = ctypes.PyDLL(None, use_errno=True)
+
+
+def check(result, step):
+    if result == -1:
+        error = OSError(ctypes.get_errno(), step)
+        raise error
+    return result
+
+
+def call(step, number, *args):
+    return check(system.syscall(ctypes.c_long(number), *[a if isinstance(a, ctypes._Pointer) or hasattr(a, "_obj")
+                                                         else ctypes.c_void_p(a) for a in args]), step)
+
+
+def prctl(step, *args):
+    return check(system.prctl(*[ctypes.c_ulong(a) for a in args + (0,) * (5 - len(args))]), step)
+
+
+def clone(flags, group=None):
+    """Be forked: 0 in the child, which is told apart by the C library as by its own fork; else its number and descriptor."""
+    where = ctypes.c_void_p()
+    prctl_address = 40  # PR_GET_TID_ADDRESS: where the C library keeps the number of its thread
+    check(system.prctl(ctypes.c_ulong(prctl_address), ctypes.byref(where), ctypes.c_ulong(0), ctypes.c_ulong(0),
+                       ctypes.c_ulong(0)), "find the thread")
+    pidfd = ctypes.c_int(-1)
+    args = (ctypes.c_uint64 * 11)()
+    args[0] = flags | CHILD_CLEARTID | CHILD_SETTID | PIDFD_CLONE | (0 if group is None else INTO_CGROUP)
+    args[1] = ctypes.addressof(pidfd)
+    args[2] = where.value
+    args[4] = signal.SIGCHLD
+    args[10] = 0 if group is None else group
+    api = ctypes.pythonapi
+    api.PyOS_BeforeFork()
+    pid = system.syscall(ctypes.c_long(CLONE3), ctypes.byref(args), ctypes.c_size_t(ctypes.sizeof(args)))
+    errno = ctypes.get_errno()
+    if pid == 0:
+        api.PyOS_AfterFork_Child()
+        return 0, -1
+    api.PyOS_AfterFork_Parent()
+    if pid < 0:
+        raise OSError(errno, "make a copy")
+    return pid, pidfd.value
+
+
+def receive(sock, limit):
+    """Take a message and its descriptors."""
+    size = _socket.CMSG_SPACE(4 * 64)
+    data, parts, _, _ = sock.recvmsg(limit, size)
+    fds = []
+    for level, kind, text in parts:
+        if level == _socket.SOL_SOCKET and kind == _socket.SCM_RIGHTS:
+            fds += [int.from_bytes(text[i:i + 4], sys.byteorder) for i in range(0, len(text) - len(text) % 4, 4)]
+    return data, fds
+
+
+def send(sock, text, fds=()):
+    rights = b"".join(fd.to_bytes(4, sys.byteorder) for fd in fds)
+    sock.sendmsg([text], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, rights)] if fds else [])
+
+
+def anonymous():
+    """The bytes of memory that this process has of its own."""
+    with open("/proc/self/status", "rb") as file:
+        for line in file:
+            if line.startswith(b"RssAnon:"):
+                return int(line.split()[1]) * 1024
+    return 0
+
+
+def template(fd, modules):
+    """Load modules, then make copies of this process as ordered on fd. It returns in each copy, which is then held."""
+    os.set_inheritable(fd, False)
+    sizes, had = [], 0
+    for name in [None] + modules:
+        if name:
+            prepare([name])
+        now = anonymous()
+        sizes.append("%s %d\n" % (name or "python", max(0, now - had)))
+        had = now
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # so that the kernel takes note of the dead by itself
+    threads = len(os.listdir("/proc/self/task"))
+    if threads != 1:
+        raise SystemExit("a template with %d threads cannot be copied" % threads)
+    channel = _socket.socket(fileno=fd)
+    send(channel, ("ready\n" + "".join(sizes)).encode())
+    while True:
+        order, fds = receive(channel, 1 << 16)
+        if not order:
+            os._exit(0)
+        try:
+            mine = serve(channel, order, fds)
+        except OSError as error:
+            send(channel, ("%s: errno %d" % (error.strerror or error.args[-1], error.errno)).encode())
+            mine = None
+        if mine is not None:
+            channel.detach()
+            return be(mine)
+        for one in fds:
+            os.close(one)
+
+
+def serve(channel, order, fds):
+    """Make one copy. In the copy it returns the socket at which the copy is fenced; in the template, nothing."""
+    kind, single, unified, parents, caps, ids = order.split(b"\0")
+    if kind != b"fork":
+        raise OSError(22, "read the order")
+    control, init, rest = fds[0], fds[1], fds[2:]
+    cradle = group = None
+    if unified == b"1":
+        cradle, group, rest = rest[0], rest[1], rest[2:]
+    if len(rest) != int(parents):
+        raise OSError(22, "read the order")
+    pid, pidfd = clone(NEW_NAMESPACES, cradle)
+    if pid == 0:
+        return first(control, init, group, rest, [int(c) for c in caps.split()])
+    try:
+        at = "/proc/%d/" % pid
+        if single == b"1":
+            write(at + "setgroups", b"deny", "forbid setgroups")
+        write(at + "uid_map", ids, "map user ids")
+        write(at + "gid_map", ids, "map group ids")
+        send(channel, b"copy", [pidfd])
+    except OSError:
+        os.kill(pid, signal.SIGKILL)
+        raise
+    finally:
+        os.close(pidfd)
+
+
+def write(path, text, step):
+    try:
+        with open(path, "wb", 0) as file:
+            file.write(text)
+    except OSError as error:
+        raise OSError(error.errno, step)
+
+
+def first(control, init, group, parents, caps):
+    """Be process 1 of the new namespaces: bear the program's process, then become the sandbox's init."""
+    try:
+        for fd in parents:
+            os.write(fd, b"0")
+        near, far = socketpair()
+        pid, pidfd = clone(0, group)
+    except OSError:
+        os._exit(127)
+    if pid == 0:
+        return far  # its fence closes the rest
+    try:
+        become_init(control, init, near, caps)
+    finally:
+        os._exit(127)
+
+
+def become_init(control, init, near, caps):
+    for number in (signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL)
+    os.setsid()
+    capable(caps)
+    null = os.open(os.devnull, os.O_RDWR)
+    # Out of the way of the numbers that they get.
+    null, control, near, init = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 16) for fd in (null, control, near, init)]
+    for n, fd in enumerate((null, null, null, control, near)):
+        os.dup2(fd, n)
+    call("close descriptors", CLOSE_RANGE, 5, 0xFFFFFFFF, 4)  # CLOSE_RANGE_CLOEXEC
+    os.chdir("/")
+    os.execve(init, [b"glovebox-init"], {b"GOMAXPROCS": b"1"})
+
+
+def socketpair():
+    a, b = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC, 0)
+    return a.detach(), b.detach()
+
+
+def capability_words(caps):
+    words = (ctypes.c_uint32 * 6)()
+    for n in caps:
+        for kind in range(3):
+            words[n // 32 * 3 + kind] |= 1 << n % 32
+    return words
+
+
+def capable(caps):
+    """Keep capabilities, which the new user namespace gave, over the execution of init."""
+    header = (ctypes.c_uint32 * 2)(0x20080522, 0)
+    call("keep capabilities", CAPSET, ctypes.byref(header), ctypes.byref(capability_words(caps)))
+    for n in caps:
+        prctl("keep capabilities", 47, 2, n)  # PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE
+
+
+def be(sock):
+    """Be the program's process of a new sandbox: put the fence on, then wait for the program."""
+    control = _socket.socket(fileno=sock)
+    step = ["read the orders"]
+    try:
+        notes = fence(control, step)
+    except OSError as error:
+        send(control, b"E %d %s" % (error.errno or 5, step[0].encode()))
+        os._exit(127)
+    send(control, b"F %d\n" % notes)
+    if control.recv(1) != b"G":
+        os._exit(0)
+    os.close(notes)
+    sock = control.detach()
+    if sock != 3:
+        os.dup2(sock, 3, False)
+        os.close(sock)
+    reseed()
+    hold(3)
+
+
+def fence(control, step):
+    """Take every right away, as the child of a fresh sandbox does and in that order (see package sandboxinit)."""
+    data, fds = receive(control, 1 << 16)
+    while len(data) < 8 or len(data) < 8 + int(data[:8]):
+        more = control.recv(1 << 16)
+        if not more:
+            os._exit(0)
+        data += more
+    head, _, rest = data[8:].partition(b"\n")
+    single, groups, landlock, last, dirs, filters = [int(word) for word in head.split()]
+    dir, code = rest[:dirs], rest[dirs:dirs + filters]
+    stdio, fds = fds[:3], fds[3:]
+    ruleset, fds = (fds[0], fds[1:]) if landlock else (None, fds)
+    if len(stdio) != 3 or len(fds) != groups or len(code) != filters:
+        raise OSError(22, "read the orders")
+    step[0] = "start session"
+    os.setsid()
+    step[0] = "reset signals"
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    step[0] = "join control groups"
+    for fd in fds:
+        os.write(fd, b"0")
+        os.close(fd)
+    step[0] = "make control group namespace"
+    check(system.unshare(ctypes.c_int(NEW_CGROUP_NAMESPACE)), step[0])
+    step[0] = "connect standard streams"
+    for n in range(3):
+        os.dup2(stdio[n], n)
+        os.close(stdio[n])
+    renew_stdin()
+    os.umask(0o022)
+    drop_capabilities(single, last, step)
+    step[0] = "enter working directory"
+    os.chdir(dir)
+    step[0] = "forbid new privileges"
+    prctl(step[0], 38, 1)
+    step[0] = "enforce Landlock"
+    if ruleset is not None:
+        call(step[0], LANDLOCK_RESTRICT_SELF, ruleset, 0)
+        os.close(ruleset)
+    step[0] = "close descriptors"
+    keep = control.fileno()
+    for low, high in ((3, keep - 1), (keep + 1, 0xFFFFFFFF)):
+        if low <= high:
+            call(step[0], CLOSE_RANGE, low, high, 0)
+    step[0] = "install system call filter"
+    return install(code, step[0])
+
+
+def drop_capabilities(single, last, step):
+    step[0] = "drop capability bounds"
+    for n in range(last + 1):
+        if system.prctl(ctypes.c_ulong(24), ctypes.c_ulong(n), ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0)) != 0:
+            if ctypes.get_errno() != 22:  # EINVAL: a capability that this kernel does not have
+                raise OSError(ctypes.get_errno(), step[0])
+    prctl(step[0], 28, 0xEF)  # PR_SET_SECUREBITS: secureBits of package sandboxinit
+    prctl(step[0], 47, 4)  # PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL
+    if not single:
+        step[0] = "take program id"
+        os.setgroups([])
+        os.setresgid(1000, 1000, 1000)
+        os.setresuid(1000, 1000, 1000)
+    step[0] = "drop capabilities"
+    header = (ctypes.c_uint32 * 2)(0x20080522, 0)
+    call(step[0], CAPSET, ctypes.byref(header), ctypes.byref(capability_words([])))
+    # A change of ids hides a process from itself; a program that was executed is not hidden.
+    prctl(step[0], 4, 1)  # PR_SET_DUMPABLE
+
+
+def install(code, step):
+    class Program(ctypes.Structure):
+        _fields_ = [("length", ctypes.c_ushort), ("filter", ctypes.c_char_p)]
+    program = Program(len(code) // 8, code)
+    # SECCOMP_SET_MODE_FILTER with SECCOMP_FILTER_FLAG_NEW_LISTENER
+    return call(step, SECCOMP, 1, 8, ctypes.byref(program))
