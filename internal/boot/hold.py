@@ -268,8 +268,10 @@ def plain():
     return False
 
 
-def finish(status):
+def finish(status, watched):
     """End as the interpreter would, but do not take apart what was loaded before the program: nobody sees that.
+
+    Where the program may watch what is taken apart, the names of what was loaded before go too.
 
     What can be seen is done in the interpreter's order: threading's end, atexit, streams written out, the program's module
     and those that it loaded taken apart. Where something does not go as it should, this returns or raises SystemExit, and
@@ -288,7 +290,7 @@ def finish(status):
     except BaseException:
         return natural(status)
     gc.collect()
-    marks = apart()
+    marks = apart(watched)
     if any(mark() is not None for mark in marks):
         sys.modules.update(held)
         return natural(status)
@@ -315,7 +317,7 @@ class Mark:
     """Put into the names of a module it tells whether they are gone."""
 
 
-def apart():
+def apart(watched):
     """Take the program's modules apart as the interpreter does, and return what is alive while names of the program's are."""
     system = tuple(dir for dir in sys.path if dir != "/workspace") + (sys.prefix, sys.base_prefix)
     marks, own = [], []
@@ -332,7 +334,10 @@ def apart():
         if name == "__main__" or not str(names.get("__file__")).startswith(system):
             names["__mark__"] = mark = Mark()
             marks.append(weakref.ref(mark))
+        watched = watched or name != "__main__"
     module = names = mark = None
+    if watched:
+        own = list(sys.modules)
     gone = ["path", "argv", "ps1", "ps2", "last_exc", "last_type", "last_value", "last_traceback", "path_hooks",
             "path_importer_cache", "meta_path", "__interactivehook__"]
     then = {"stdin": sys.__stdin__, "stdout": sys.__stdout__, "stderr": sys.__stderr__}

@@ -5,7 +5,7 @@ def told(error, hook):
     """Of an interpreter that is not held: it says itself what ended its program."""
 
 
-def finish(status):
+def finish(status, watched):
     """Of an interpreter that is not held: it ends by itself."""
 
 
@@ -46,4 +46,4 @@ def run():
         if status is None:
             raise
     del main
-    finish(status)
+    finish(status, b"__del__" in code or b"weakref" in code)
