@@ -341,7 +341,7 @@ def apart(watched):
     gone = ["path", "argv", "ps1", "ps2", "last_exc", "last_type", "last_value", "last_traceback", "path_hooks",
             "path_importer_cache", "meta_path", "__interactivehook__"]
     then = {"stdin": sys.__stdin__, "stdout": sys.__stdout__, "stderr": sys.__stderr__}
-    clear(vars(sys.modules["builtins"]), vars(sys), dict.fromkeys(gone), then, sys.modules, own, gc.collect)
+    clear(vars(sys.modules["builtins"]), vars(sys), dict.fromkeys(gone), then, sys.modules, own, watched, gc.collect)
     return marks
 
 
@@ -350,6 +350,7 @@ def nowhere(text):
     return eval(compile(text, "sys", "eval"), {"__name__": "sys"})
 
 
-clear = nowhere("lambda builtins, sys, gone, then, modules, own, collect: (builtins.update(_=None), sys.update(gone),"
-                " sys.update(then), [modules.update({name: None}) for name in own], collect())")
+clear = nowhere("lambda builtins, sys, gone, then, modules, own, all, collect: (builtins.update(_=None), sys.update(gone),"
+                " sys.update(then), [modules.update({name: None}) for name in own],"
+                " all and modules.clear(), collect())")
 forget = nowhere("lambda error: error.with_traceback(None)")
