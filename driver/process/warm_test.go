@@ -72,7 +72,7 @@ func TestForks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	hold := pythonHold(t, im, "json", "numpy", "pandas", "openpyxl")
+	hold := pythonHold(t, im, "json", "csv")
 	ctx := context.Background()
 	tm, err := d.Template(ctx, driver.Spec{ID: "tmpl", Limits: limits(), Root: im.Root()}, hold)
 	if err != nil {

@@ -97,7 +97,9 @@ func names(modules []string) string {
 // python is a program for python -c that executes sources, all with the same names, which are not those of __main__, and
 // then calls their function run. It is called in the same line whatever the sources are: a program sees the line.
 func python(sources ...string) string {
-	return "boot = {}\nexec(" + strconv.QuoteToASCII(strings.Join(sources, "\n")) + ", boot)\nboot[\"run\"]()\n"
+	// Compiled first, or what it was compiled from would be kept while it runs, and taken apart by each copy.
+	return "boot = {}\nexec(compile(" + strconv.QuoteToASCII(strings.Join(sources, "\n")) +
+		", \"<string>\", \"exec\"), boot)\nboot[\"run\"]()\n"
 }
 
 // atStart are variables that are read once, when an interpreter starts or a module is loaded. A name that ends with * stands
