@@ -137,7 +137,7 @@ func (s heldSandbox) Lost() <-chan struct{} {
 	return s.current.exited
 }
 
-// Resize gives the sandbox the limits of the run that it is for.
+// Resize gives the sandbox the limits of the run that it is for, and reads them back.
 func (s heldSandbox) Resize(l glovebox.Limits) error {
 	now := s.spec.Limits
 	same := now.Disk == l.Disk && now.Files == l.Files && now.OpenFiles == l.OpenFiles && now.CPUs == l.CPUs
@@ -148,43 +148,43 @@ func (s heldSandbox) Resize(l glovebox.Limits) error {
 		return err
 	}
 	s.spec.Limits = l
-	return s.relimit()
+	return s.relimit(s.origin.shares(nil))
 }
 
-// relimit gives the control group the limits of the Spec.
-func (s *sandbox) relimit() error {
+// relimit gives the control group the limits of the Spec, less what the program shares with its template, and reads them
+// back. What was used before does not count.
+func (s *sandbox) relimit(shared int64) error {
 	l := s.spec.Limits
-	if err := s.group.Relimit(int64(l.Memory)-s.shared, l.Processes); err != nil {
-		return fmt.Errorf("resize sandbox: %w", err)
+	if err := s.group.Relimit(int64(l.Memory)-shared, l.Processes); err != nil {
+		return explainLimit(err, l)
 	}
-	s.resized = true
+	s.resized, s.shared = true, shared
+	p := s.held.process
+	if err := s.readLimits(p.posture, s.held.status); err != nil {
+		return err
+	}
+	before, err := s.group.Sample()
+	if err != nil {
+		return fmt.Errorf("read counters: %w", err)
+	}
+	p.before = before.CPU
 	return nil
 }
 
 // resume gives the interpreter that waits the code and the rest of the request, once.
 func (s *sandbox) resume(ctx context.Context, cmd driver.Command, code *os.File) (driver.Process, error) {
 	h := s.held
-	s.held = nil
 	extra, err := h.extra(cmd)
 	if err != nil {
 		return nil, err
 	}
-	p := h.process
-	s.shared = s.origin.shares(cmd.Code)
-	if s.shared > 0 || !s.resized {
-		if err := s.relimit(); err != nil {
+	if shared := s.origin.shares(cmd.Code); shared != s.shared || !s.resized {
+		if err := s.relimit(shared); err != nil {
 			return nil, err
 		}
 	}
-	if err := s.readLimits(p.posture, h.status); err != nil {
-		return nil, err
-	}
-	base, err := s.group.Sample()
-	if err != nil {
-		return nil, fmt.Errorf("execute: %w", err)
-	}
-	p.before = base.CPU
-	stdin := p.stdin
+	s.held = nil
+	p, stdin := h.process, h.process.stdin
 	if cmd.Stdin == nil {
 		p.stdin = nil
 		if err := stdin.Close(); err != nil {

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -240,15 +241,24 @@ func (t *template) inside(folder string) (string, error) {
 	return filepath.Join("/inputs", rel), nil
 }
 
+// needs are the modules that others load.
+var needs = map[string][]string{"pandas": {"numpy"}, "matplotlib": {"numpy"}}
+
 // shares is the memory, in bytes, that a program would have taken itself if it had not been a copy: the interpreter's, and
 // that of the modules which its code names. What it names was loaded before, and was counted for the template.
 func (o origin) shares(code []byte) int64 {
 	if o.from == nil {
 		return 0
 	}
+	var named []string
+	for _, m := range o.from.sizes[min(1, len(o.from.sizes)):] {
+		if bytes.Contains(code, []byte(m.name)) {
+			named = append(append(named, m.name), needs[m.name]...)
+		}
+	}
 	var sum int64
 	for i, m := range o.from.sizes {
-		if i == 0 || bytes.Contains(code, []byte(m.name)) { // the first is the interpreter
+		if i == 0 || slices.Contains(named, m.name) { // the first is the interpreter
 			sum += m.bytes
 		}
 	}

@@ -71,10 +71,14 @@ def settle():
 
 
 def libc():
-    """Let the end be that of the C library, which writes out its own buffers."""
+    """Let the end write out the buffers of the C library too, but not have each library taken apart, which nobody sees."""
     global leave
     import ctypes
-    leave = ctypes.CDLL(None).exit
+    write_out = ctypes.CDLL(None).fflush
+
+    def leave(status):
+        write_out(None)
+        os._exit(status)
 
 
 def listing():

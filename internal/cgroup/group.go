@@ -140,20 +140,22 @@ func (g *Group) Relimit(memory, processes int64) error {
 	if err := (Limits{Memory: memory, Processes: processes, CPUs: 1}).check(); err != nil {
 		return err
 	}
-	p := g.host.places["memory"]
-	if memory > g.memory && !p.v2 {
-		// Memory and swap together may never be less than memory alone.
-		err := write(g.dirs[p], "memory.memsw.limit_in_bytes", strconv.FormatInt(memory, 10))
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("limit control group: %w", err)
-		}
-	}
+	p, pids := g.host.places["memory"], g.host.places["pids"]
+	before := g.memory
 	g.memory = memory
-	if err := g.limitMemory(p, memory); err != nil {
-		return fmt.Errorf("limit control group: %w", err)
+	err := error(nil)
+	if memory > before && !p.v2 {
+		// Memory and swap together may never be less than memory alone.
+		err = g.limitSwap(p, memory)
 	}
-	if err := write(g.dirs[g.host.places["pids"]], "pids.max", strconv.FormatInt(processes, 10)); err != nil {
-		return fmt.Errorf("limit control group: %w", err)
+	if err == nil {
+		err = g.limitMemory(p, memory)
+	}
+	if err == nil {
+		err = write(g.dirs[pids], "pids.max", strconv.FormatInt(processes, 10))
+	}
+	if err != nil {
+		return g.host.explain(g.parent, fmt.Errorf("limit control group: %w", err))
 	}
 	return nil
 }
@@ -340,10 +342,9 @@ const socketBytes = 64 << 20
 
 func (g *Group) limitMemory(p place, bytes int64) error {
 	dir, value := g.dirs[p], strconv.FormatInt(bytes, 10)
-	// In version 1 "memsw" counts memory and swap together.
-	limit, swap, none := "memory.limit_in_bytes", "memory.memsw.limit_in_bytes", value
+	limit := "memory.limit_in_bytes"
 	if p.v2 {
-		limit, swap, none = "memory.max", "memory.swap.max", "0"
+		limit = "memory.max"
 		// One process of a run that is out of memory is of no use without the others.
 		if err := write(dir, "memory.oom.group", "1"); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
@@ -359,7 +360,16 @@ func (g *Group) limitMemory(p place, bytes int64) error {
 			return err
 		}
 	}
-	err := write(dir, swap, none)
+	return g.limitSwap(p, bytes)
+}
+
+// limitSwap gives the group no swap beside its memory.
+func (g *Group) limitSwap(p place, bytes int64) error {
+	file, value := "memory.memsw.limit_in_bytes", strconv.FormatInt(bytes, 10) // counts memory and swap together
+	if p.v2 {
+		file, value = "memory.swap.max", "0"
+	}
+	err := write(g.dirs[p], file, value)
 	if errors.Is(err, fs.ErrNotExist) && !g.host.swapping() {
 		return nil
 	}
