@@ -26,8 +26,8 @@ type Template interface {
 	Fork(ctx context.Context, spec Spec) (HeldSandbox, error)
 	// Ended is closed when the template can fork no more, whatever ended it.
 	Ended() <-chan struct{}
-	// Close ends the template and returns when everything of it is gone. Sandboxes that were forked from it must have been
-	// closed before: the kernel ends them with it.
+	// Close ends the template and returns when everything of it is gone, the sandboxes that were forked from it included: the
+	// kernel ends them with it.
 	Close(ctx context.Context) error
 }
 

@@ -107,8 +107,8 @@ func (s *sandbox) awaitHeld(ctx context.Context, p *process, hold driver.Hold) e
 	return nil
 }
 
-// checkHeld makes sure that what waits has nothing that a fresh program does not have. Node keeps threads and descriptors of
-// its own from its start.
+// checkHeld makes sure that what waits has nothing that a fresh program does not have. Of a copy that is all there is to
+// tell; the others were looked at before they were executed, and have descriptors and threads of their own by now.
 func checkHeld(h *wire.Held, status map[string]string, lang string) error {
 	for _, must := range []struct{ field, value string }{
 		{"NoNewPrivs", "1"}, {"Seccomp", "2"}, {"CapPrm", noCaps}, {"CapEff", noCaps}, {"CapBnd", noCaps}, {"CapAmb", noCaps},
@@ -117,7 +117,7 @@ func checkHeld(h *wire.Held, status map[string]string, lang string) error {
 			return postureError("%s of what waits is %q", must.field, status[must.field])
 		}
 	}
-	if lang == "node" {
+	if lang != "python" {
 		return nil
 	}
 	slices.Sort(h.Descriptors)

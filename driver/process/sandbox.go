@@ -248,7 +248,9 @@ func (s *sandbox) close(ctx context.Context) error {
 		undo.Push("end program", p.killOnce)
 		undo.Push("close streams", func(context.Context) error { return p.closeStreams() })
 	}
-	return undo.Run(ctx)
+	err := undo.Run(ctx)
+	s.origin.from.note(s, false)
+	return err
 }
 
 // releaseIDs lets others have the ids, but not while something may still run under them.

@@ -49,6 +49,7 @@ func (d *Driver) start(ctx context.Context, spec driver.Spec, of origin) (*sandb
 		return nil, err
 	}
 	s := &sandbox{driver: d, spec: spec, origin: of, ids: i, gone: make(chan struct{})}
+	of.from.note(s, true)
 	if err := s.start(ctx); err != nil {
 		if left := s.abandon(ctx); left != nil {
 			err = errors.Join(err, driver.ErrLeftBehind, left)

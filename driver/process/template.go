@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -43,6 +44,12 @@ type template struct {
 	init    *os.File // the binary of glovebox-init
 	drained sync.WaitGroup
 
+	living sync.Mutex
+	copies map[*sandbox]bool // that are not closed
+
+	closing sync.Once
+	closed  error
+
 	asking sync.Mutex
 	sizes  []moduleSize // what the modules took of its memory, in the order in which they were loaded
 }
@@ -68,7 +75,7 @@ func (d *Driver) Template(ctx context.Context, spec driver.Spec, hold driver.Hol
 	if err != nil {
 		return nil, err
 	}
-	t := &template{driver: d, hold: hold, box: s}
+	t := &template{driver: d, hold: hold, box: s, copies: map[*sandbox]bool{}}
 	if err := t.begin(ctx); err != nil {
 		err = errors.Join(fmt.Errorf("start template: %w", err), said(t.process))
 		if left := t.Close(ctx); left != nil {
@@ -165,6 +172,20 @@ func (t *template) Fork(ctx context.Context, spec driver.Spec) (driver.HeldSandb
 	return t.driver.hold(ctx, spec, t.hold, origin{from: t, held: t.hold.Memory}, func(s *sandbox) (*process, error) {
 		return s.bring(ctx, &wire.Exec{Dir: t.hold.Command.Dir, Forked: true}, nil)
 	})
+}
+
+// note keeps account of the copies that are not closed.
+func (t *template) note(s *sandbox, lives bool) {
+	if t == nil {
+		return
+	}
+	t.living.Lock()
+	defer t.living.Unlock()
+	if lives {
+		t.copies[s] = true
+	} else {
+		delete(t.copies, s)
+	}
 }
 
 // fork has the template make a copy of itself, with far as the control socket of the copy's init. Whoever gives up waiting
@@ -268,9 +289,21 @@ func (o origin) shares(code []byte) int64 {
 // Ended is closed when the template can make no more copies.
 func (t *template) Ended() <-chan struct{} { return t.process.exited }
 
-// Close ends the template.
+// Close ends the template, after the copies that nobody closed. Closing again does nothing.
 func (t *template) Close(ctx context.Context) error {
-	err := t.box.Close(ctx)
+	t.closing.Do(func() { t.closed = t.close(ctx) })
+	return t.closed
+}
+
+func (t *template) close(ctx context.Context) error {
+	t.living.Lock()
+	left := slices.Collect(maps.Keys(t.copies))
+	t.living.Unlock()
+	var err error
+	for _, s := range left {
+		err = errors.Join(err, s.Close(ctx))
+	}
+	err = errors.Join(err, t.box.Close(ctx))
 	for _, f := range []*os.File{t.channel, t.init} {
 		if f != nil {
 			err = errors.Join(err, f.Close())
