@@ -240,8 +240,11 @@ func (s *sandbox) writeMaps(ctx context.Context, pid int) error {
 		pool = s.ids.pool
 	}
 	users, groups := s.ids.extents(os.Getuid(), pool), s.ids.extents(os.Getgid(), pool)
+	if s.origin.template && s.ids.keepOwner && !s.ids.single {
+		users = append(users, extent{wire.OwnerID, uint32(os.Getuid()), 1})
+	}
 	if s.ids.helper {
-		return runHelpers(ctx, pid, users)
+		return errors.Join(runHelper(ctx, "newuidmap", pid, users), runHelper(ctx, "newgidmap", pid, groups))
 	}
 	proc := fmt.Sprintf("/proc/%d/", pid)
 	if s.ids.single {
@@ -259,15 +262,13 @@ func (s *sandbox) writeMaps(ctx context.Context, pid int) error {
 	return nil
 }
 
-// runHelpers has the set-uid helpers of the shadow tools write the maps, as a user may not use subordinate ids otherwise.
-func runHelpers(ctx context.Context, pid int, extents []extent) error {
-	for _, helper := range []string{"newuidmap", "newgidmap"} {
-		args := append([]string{strconv.Itoa(pid)}, strings.Fields(lines(extents))...)
-		cmd := exec.CommandContext(ctx, findProgram(helper), args...)
-		cmd.Env = []string{}
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("%s: %w: %.200q", helper, err, out)
-		}
+// runHelper has a set-uid helper of the shadow tools write a map, as a user may not use subordinate ids otherwise.
+func runHelper(ctx context.Context, helper string, pid int, extents []extent) error {
+	args := append([]string{strconv.Itoa(pid)}, strings.Fields(lines(extents))...)
+	cmd := exec.CommandContext(ctx, findProgram(helper), args...)
+	cmd.Env = []string{}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%s: %w: %.200q", helper, err, out)
 	}
 	return nil
 }

@@ -14,8 +14,10 @@ import (
 	"testing"
 	"time"
 
+	"glovebox"
 	"glovebox/driver"
 	"glovebox/driver/process"
+	"glovebox/internal/boot"
 	"glovebox/internal/image"
 )
 
@@ -37,6 +39,9 @@ func supervise(cgroup string) {
 		panic(err)
 	}
 	spec := driver.Spec{ID: fmt.Sprintf("victim_%d", os.Getpid()), Limits: limits(), Root: host.Root()}
+	if os.Getenv(warmEnv) != "" {
+		superviseCopies(d, host, spec)
+	}
 	s, err := d.Start(context.Background(), spec)
 	if err != nil {
 		panic(err)
@@ -46,6 +51,39 @@ func supervise(cgroup string) {
 		Env:  []string{"PATH=/usr/bin:/bin"}, Dir: "/workspace",
 	}); err != nil {
 		panic(err)
+	}
+	fmt.Println("running")
+	select {}
+}
+
+// warmEnv makes the supervisor's sandbox a copy of a template's, with another that waits beside it.
+const warmEnv = "GLOVEBOX_TEST_WARM"
+
+func superviseCopies(d *process.Driver, im *image.Image, spec driver.Spec) {
+	program, err := im.Interpreter("python")
+	if err != nil {
+		panic(err)
+	}
+	hold := driver.Hold{Lang: "python", Memory: 128 * glovebox.MiB, Command: driver.Command{
+		Argv: boot.Cold("python", program, "/code/main.py"), Dir: "/workspace", CodeName: "main.py", Env: []string{"PATH=/usr/bin:/bin"}}}
+	tm, err := d.Template(context.Background(), spec, hold)
+	if err != nil {
+		panic(err)
+	}
+	for n := range 2 {
+		spec.ID = fmt.Sprintf("copy_%d_%d", os.Getpid(), n)
+		s, err := tm.Fork(context.Background(), spec)
+		if err != nil {
+			panic(err)
+		}
+		if n == 1 {
+			break
+		}
+		cmd := hold.Command
+		cmd.Code = []byte("import os, time, signal\nsignal.signal(15, signal.SIG_IGN)\nif os.fork() == 0: os.setsid()\ntime.sleep(600)")
+		if _, err := s.Exec(context.Background(), cmd); err != nil {
+			panic(err)
+		}
 	}
 	fmt.Println("running")
 	select {}
@@ -121,6 +159,17 @@ func removeGroup(t *testing.T, cgroup string) {
 // TestSupervisorDies kills supervisors with SIGKILL, once their program runs and at moments of the start: everything dies
 // within a second, and the next start removes what is left.
 func TestSupervisorDies(t *testing.T) {
+	// Init, the shell, and what it starts in the background and waits for.
+	t.Run("cold", func(t *testing.T) { supervisorDies(t, 4, 60*time.Millisecond) })
+	// A template and its init; a program, its child and their init; a copy that waits and its init.
+	t.Run("warm", func(t *testing.T) {
+		t.Setenv(warmEnv, "1")
+		supervisorDies(t, 7, 160*time.Millisecond)
+	})
+}
+
+// supervisorDies lets a supervisor have so many processes and kills it, and others at 40 moments until then.
+func supervisorDies(t *testing.T, processes int, until time.Duration) {
 	needRoot(t)
 	cgroup := fmt.Sprintf("/glovebox-lifeline-%d", os.Getpid())
 	removeGroup(t, cgroup)
@@ -128,21 +177,20 @@ func TestSupervisorDies(t *testing.T) {
 	if line, err := out.ReadString('\n'); line != "running\n" {
 		t.Fatalf("%q, %v", line, err)
 	}
-	// Init, the shell, and what it starts in the background and waits for.
 	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
 		pids, _ := members(t, cgroup)
-		if slices.Sort(pids); len(slices.Compact(pids)) == 4 {
+		if slices.Sort(pids); len(slices.Compact(pids)) == processes {
 			break
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("%q before the kill, want 4 processes", pids)
+			t.Fatalf("%q before the kill, want %d processes", pids, processes)
 		}
 	}
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	nothing(t, cgroup, time.Second)
-	for delay := time.Duration(0); delay < 60*time.Millisecond; delay += 1500 * time.Microsecond {
+	for delay := time.Duration(0); delay < until; delay += until / 40 {
 		cmd, _ := supervisor(t, cgroup)
 		time.Sleep(delay)
 		if err := cmd.Process.Kill(); err != nil {

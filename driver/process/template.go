@@ -43,6 +43,7 @@ type template struct {
 	channel *os.File // orders go out, descriptors of inits come back
 	init    *os.File // the binary of glovebox-init
 	drained sync.WaitGroup
+	said    tail // on standard error
 
 	living sync.Mutex
 	copies map[*sandbox]bool // that are not closed
@@ -124,9 +125,8 @@ func (t *template) begin(ctx context.Context) error {
 	if t.sizes, err = readSizes(answer); err != nil {
 		return err
 	}
-	for _, f := range []*os.File{t.process.stdout, t.process.stderr} {
-		t.drained.Go(func() { _, _ = io.Copy(io.Discard, f) }) // it says nothing that anybody waits for
-	}
+	t.drained.Go(func() { _, _ = io.Copy(io.Discard, t.process.stdout) })
+	t.drained.Go(func() { _, _ = io.Copy(&t.said, t.process.stderr) })
 	return nil
 }
 
@@ -169,9 +169,40 @@ func (t *template) receive(ctx context.Context) (string, []*os.File, error) {
 
 // Fork makes a sandbox whose interpreter is a copy of the template's.
 func (t *template) Fork(ctx context.Context, spec driver.Spec) (driver.HeldSandbox, error) {
-	return t.driver.hold(ctx, spec, t.hold, origin{from: t, held: t.hold.Memory}, func(s *sandbox) (*process, error) {
+	s, err := t.driver.hold(ctx, spec, t.hold, origin{from: t, held: t.hold.Memory}, func(s *sandbox) (*process, error) {
 		return s.bring(ctx, &wire.Exec{Dir: t.hold.Command.Dir, Forked: true}, nil)
 	})
+	if err != nil {
+		return nil, errors.Join(err, t.said.error())
+	}
+	return s, nil
+}
+
+// tail keeps the last of what is written to it.
+type tail struct {
+	mu   sync.Mutex
+	text []byte
+}
+
+const tailSize = 2048 // bytes
+
+// Write implements io.Writer.
+func (t *tail) Write(b []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.text = append(t.text, b[max(0, len(b)-tailSize):]...)
+	t.text = t.text[max(0, len(t.text)-tailSize):]
+	return len(b), nil
+}
+
+// error is what was written, if anything was.
+func (t *tail) error() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.text) == 0 {
+		return nil
+	}
+	return fmt.Errorf("the template printed %q", t.text)
 }
 
 // note keeps account of the copies that are not closed.

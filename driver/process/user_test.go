@@ -75,7 +75,7 @@ func haveAccount() error {
 // asUser runs the conformance suite again, and what init does in the program's place, as an ordinary user, in this process's
 // mounts.
 func asUser(env []string, out io.Writer, sys *syscall.SysProcAttr) error {
-	cmd := exec.Command("/proc/self/exe", "-test.run", "TestConformance|TestSupervisorDiesWhileAllIsFrozen|TestListen", "-test.v")
+	cmd := exec.Command("/proc/self/exe", "-test.run", "TestConformance|TestSupervisorDiesWhileAllIsFrozen|TestListen|TestHold|TestFork|TestHeldRefuses|TestTemplateEnds", "-test.v")
 	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr, cmd.SysProcAttr = "/", env, out, out, sys
 	return cmd.Run()
 }
@@ -120,7 +120,8 @@ func TestOrdinaryUser(t *testing.T) {
 				"GLOVEBOX_TEST_INIT=" + initBinary}, &out, c.sys)
 			if err != nil || strings.Count(out.String(), "--- PASS: TestConformance/") < 30 ||
 				!strings.Contains(out.String(), "--- PASS: TestSupervisorDiesWhileAllIsFrozen") ||
-				!strings.Contains(out.String(), "--- PASS: TestListen/bound") {
+				!strings.Contains(out.String(), "--- PASS: TestListen/bound") ||
+				!strings.Contains(out.String(), "--- PASS: TestForks") {
 				t.Errorf("%v\n%s", err, out.String())
 			}
 		})

@@ -95,6 +95,7 @@ def template(fd, modules):
         now = anonymous()
         sizes.append("%s %d\n" % (name or "python", max(0, now - had)))
         had = now
+    keep_owner()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # so that the kernel takes note of the dead by itself
     threads = len(os.listdir("/proc/self/task"))
     if threads != 1:
@@ -115,6 +116,13 @@ def template(fd, modules):
             return be(mine)
         for one in fds:
             os.close(one)
+
+
+def keep_owner():
+    """Keep the starting user's id, where it is mapped, as the saved one: with it copies may join that user's control groups."""
+    with open("/proc/self/uid_map") as file:
+        if any(line.split()[0] == "1001" for line in file):
+            os.setresuid(-1, -1, 1001)
 
 
 def serve(channel, order, fds):
@@ -156,18 +164,23 @@ def write(path, text, step):
 def first(control, init, group, parents, caps):
     """Be process 1 of the new namespaces: bear the program's process, then become the sandbox's init."""
     try:
-        for fd in parents:
+        for fd in parents:  # of control groups, which take this for whoever writes it
             os.write(fd, b"0")
         near, far = socketpair()
         pid, pidfd = clone(0, group)
-    except OSError:
-        os._exit(127)
+    except OSError as error:
+        die(error)
     if pid == 0:
         return far  # its fence closes the rest
     try:
         become_init(control, init, near, caps)
-    finally:
-        os._exit(127)
+    except OSError as error:
+        die(error)
+
+
+def die(error):
+    os.write(2, ("start init: %s\n" % error).encode())
+    os._exit(127)
 
 
 def become_init(control, init, near, caps):

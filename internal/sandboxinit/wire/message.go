@@ -220,5 +220,8 @@ const ForkFD = 4
 // ForkedPID is the process id, inside, of the program of a forked sandbox: the second process there is.
 const ForkedPID = 2
 
+// OwnerID is the uid, in a template, of the user who started it, where that is not its own.
+const OwnerID = ProgramID + 1
+
 // ProgramID is the uid and gid of the program inside.
 const ProgramID = 1000
