@@ -215,7 +215,7 @@ func (h *held) extra(cmd driver.Command) ([]string, error) {
 		return nil, errors.New("execute: the interpreter that waits is another program")
 	case cmd.Code == nil || cmd.CodeName != made.CodeName || cmd.Dir != made.Dir:
 		return nil, errors.New("execute: the interpreter that waits is for other code")
-	case slices.ContainsFunc(append(slices.Clone(cmd.Argv), cmd.Env...), func(s string) bool { return strings.ContainsRune(s, 0) }):
+	case slices.ContainsFunc(slices.Concat(cmd.Argv, cmd.Env), func(s string) bool { return strings.ContainsRune(s, 0) }):
 		return nil, errors.New("execute: an argument or variable has a zero in it")
 	}
 	return cmd.Argv[len(made.Argv):], nil

@@ -195,8 +195,8 @@ func (s *sandbox) checkIDs(status map[string]string, uidMap string) error {
 	return postureError("its user id is not mapped as meant")
 }
 
-// ownNamespaces lists the kinds of namespace in which the program is not where we are. All seven must be, but for one that is
-// shared.
+// ownNamespaces lists the kinds of namespace in which the program is not where we are. All seven must be, but for one that
+// is shared.
 func ownNamespaces(inside []string, shared string) (string, error) {
 	if len(inside) != len(wire.NamespaceKinds) {
 		return "", postureError("%d of %d namespaces are known", len(inside), len(wire.NamespaceKinds))
@@ -250,8 +250,8 @@ func (s *sandbox) readMounts(mountinfo string, p glovebox.Posture) error {
 	return nil
 }
 
-// readTemplatePosture is readPosture for a template, which keeps the right to map ids of its own user namespace and sees all
-// of its own /proc, for that is how it makes sandboxes. It never runs anybody's code.
+// readTemplatePosture is readPosture for a template, which keeps the right to map ids of its own user namespace and sees
+// all of its own /proc, for that is how it makes sandboxes. It never runs anybody's code.
 func (s *sandbox) readTemplatePosture(f *wire.Started) (glovebox.Posture, error) {
 	status := statusFields(f.Status)
 	caps := noCaps

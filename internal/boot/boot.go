@@ -82,7 +82,8 @@ func Held(lang, program, code string, modules []string) []string {
 // Template is the command line of a Python that imports modules and then makes copies of itself, as it is told on descriptor
 // 3 (see driver/process). Each of them is one that is held.
 func Template(program, code string, modules []string) []string {
-	return []string{program, "-I", "-c", python(runPython, holdPython, templatePython, "template(3, "+names(modules)+")\n"), code}
+	text := python(runPython, holdPython, templatePython, "template(3, "+names(modules)+")\n")
+	return []string{program, "-I", "-c", text, code}
 }
 
 // names is a list as Python writes it.
