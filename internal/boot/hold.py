@@ -283,6 +283,8 @@ def finish(status, watched):
     """
     if not plain():
         return natural(status)
+    if sys.unraisablehook is sys.__unraisablehook__:
+        sys.unraisablehook = unraisable
     try:
         if "threading" in sys.modules:
             sys.modules["threading"]._shutdown()
@@ -305,7 +307,18 @@ def finish(status, watched):
     leave(status)
 
 
+def unraisable(what):
+    """Say what the interpreter says of an error with nobody to raise it to, as if finish were not running."""
+    trace = what.exc_traceback
+    while trace is not None and trace.tb_frame.f_code in (finish.__code__, clear.__code__):
+        trace = trace.tb_next
+    error = what.exc_value and what.exc_value.with_traceback(trace)
+    sys.__unraisablehook__(type(what)((what.exc_type, error, trace, what.err_msg, what.object)))
+
+
 def natural(status):
+    if sys.unraisablehook is unraisable:
+        sys.unraisablehook = sys.__unraisablehook__
     gc.unfreeze()
     if status:
         sys.exit(status)
@@ -350,8 +363,11 @@ def apart(watched):
 
 
 def nowhere(text):
-    """The function that text is, but what warns of something while it runs is said to be where no code is: at sys:1."""
-    return eval(compile(text, "sys", "eval"), {"__name__": "sys"})
+    """The function that text is. What is warned of while it runs is said to be where it is when no code runs any more."""
+    name, line = ("<sys>", 0) if sys.version_info >= (3, 13) else ("sys", 1)
+    function = eval(compile(text, name, "eval"), {"__name__": "sys"})
+    function.__code__ = function.__code__.replace(co_firstlineno=line)
+    return function
 
 
 clear = nowhere("lambda builtins, sys, gone, then, modules, own, all, collect: (builtins.update(_=None), sys.update(gone),"

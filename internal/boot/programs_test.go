@@ -7,7 +7,6 @@ var pythonPrograms = map[string]string{
 	"exit code":     "import sys\nsys.exit(7)\n",
 	"exit none":     "raise SystemExit\n",
 	"exit true":     "import sys\nsys.exit(True)\n",
-	"exit big":      "import sys\nsys.exit(1 << 80)\n",
 	"exit large":    "import sys\nsys.exit(256 + 3)\n",
 	"exit negative": "import sys\nsys.exit(-1)\n",
 	"exit pair":     "import sys\nsys.exit((1, 2))\n",
@@ -52,6 +51,7 @@ var pythonPrograms = map[string]string{
 	"atexit":        "import atexit\natexit.register(print, 'a')\natexit.register(print, 'b', end='')\n",
 	"atexit error":  "import atexit\ndef f(): 1/0\natexit.register(f)\natexit.register(print, 'b')\n",
 	"atexit exit":   "import atexit, sys\natexit.register(lambda: sys.exit(5))\nsys.exit(6)\n",
+	"atexit c":      "import atexit, sys\natexit.register(sys.exit, 5)\nsys.exit(6)\n",
 	"atexit thread": "import atexit, threading\natexit.register(lambda: print(threading.main_thread().is_alive()))\n",
 	"finaliser":     "import os\nclass A:\n    def __del__(self): os.write(1, b'gone')\na = A()\n",
 	"finalisers": "class A:\n    def __init__(self, n): self.n = n\n    def __del__(self): print('gone', self.n, __name__)\n" +
@@ -66,6 +66,7 @@ var pythonPrograms = map[string]string{
 	"finaliser in own":       "import sys, types\nm = types.ModuleType('m')\nsys.modules['m'] = m\nexec('import os\\nclass A:\\n  def __del__(self): os.write(1, b\"gone\")\\na = A()', m.__dict__)\n",
 	"finaliser, no function": "import weakref, io\nclass B(io.StringIO):\n    pass\nb = B()\nweakref.finalize(b, print, 'gone')\n",
 	"finaliser without gc":   "import gc, os\ngc.disable()\nclass A:\n    def __del__(self, w=os.write): w(1, b'gone')\na = A()\n",
+	"finaliser, own say":     "import sys\nclass A:\n    def __del__(self): 1/0\na = A()\nsys.unraisablehook = lambda u: print(u.err_msg, u.exc_type, u.exc_traceback.tb_next)\n",
 	"generator":              "def g():\n    try:\n        yield 1\n    finally:\n        print('closed')\nx = g()\nnext(x)\n",
 	"coroutine":              "async def f(): pass\nx = f()\n",
 	"file unclosed":          "import os\nr, w = os.pipe()\nf = open(w, 'w')\nf.write('x')\nos.close(r)\n",
