@@ -1,4 +1,5 @@
 import atexit
+import builtins
 import gc
 import io
 import itertools
@@ -65,7 +66,7 @@ def settle():
     held.clear()
     held.update(sys.modules)
     built.clear()
-    built.update(vars(sys.modules["builtins"]))
+    built.update(vars(builtins))
     gc.collect()
     gc.freeze()
 
@@ -264,7 +265,7 @@ def told(error, hook):
 
 def plain():
     """Whether finish can take the place of the interpreter's own end. If not, that is made as complete as ever."""
-    now = vars(sys.modules["builtins"])
+    now = vars(builtins)
     if (len(sys._current_frames()) == 1 and sys.gettrace() is None and sys.getprofile() is None and gc.isenabled()
             and len(now) == len(built) and all(now.get(name) is built[name] for name in often)):
         return True
@@ -358,7 +359,7 @@ def apart(watched):
     gone = ["path", "argv", "ps1", "ps2", "last_exc", "last_type", "last_value", "last_traceback", "path_hooks",
             "path_importer_cache", "meta_path", "__interactivehook__"]
     then = {"stdin": sys.__stdin__, "stdout": sys.__stdout__, "stderr": sys.__stderr__}
-    clear(vars(sys.modules["builtins"]), vars(sys), dict.fromkeys(gone), then, sys.modules, own, watched, gc.collect)
+    clear(vars(builtins), vars(sys), dict.fromkeys(gone), then, sys.modules, own, watched, gc.collect)
     return marks
 
 
