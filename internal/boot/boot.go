@@ -98,8 +98,9 @@ func names(modules []string) string {
 // python is a program for python -c that executes sources, all with the same names, which are not those of __main__, and
 // then calls their function run. It is called in the same line whatever the sources are: a program sees the line.
 func python(sources ...string) string {
-	// Compiled first, or what it was compiled from would be kept while it runs, and taken apart by each copy.
-	return "boot = {}\nexec(compile(" + strconv.QuoteToASCII(strings.Join(sources, "\n")) +
+	// Their own built-in names, which no program changes. Compiled first, or what they were compiled from would be kept while
+	// they run, and taken apart by each copy.
+	return "boot = {\"__builtins__\": dict(__builtins__.__dict__)}\nexec(compile(" + strconv.QuoteToASCII(strings.Join(sources, "\n")) +
 		", \"<string>\", \"exec\"), boot)\nboot[\"run\"]()\n"
 }
 

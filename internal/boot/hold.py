@@ -1,4 +1,5 @@
 import atexit
+import builtins
 import gc
 import io
 import itertools
@@ -65,7 +66,7 @@ def settle():
     held.clear()
     held.update(sys.modules)
     built.clear()
-    built.update(vars(sys.modules["builtins"]))
+    built.update(vars(builtins))
     gc.collect()
     gc.freeze()
 
@@ -264,7 +265,7 @@ def told(error, hook):
 
 def plain():
     """Whether finish can take the place of the interpreter's own end. If not, that is made as complete as ever."""
-    now = vars(sys.modules["builtins"])
+    now = vars(builtins)
     if (len(sys._current_frames()) == 1 and sys.gettrace() is None and sys.getprofile() is None and gc.isenabled()
             and len(now) == len(built) and all(now.get(name) is built[name] for name in often)):
         return True
@@ -283,6 +284,8 @@ def finish(status, watched):
     """
     if not plain():
         return natural(status)
+    if sys.unraisablehook is sys.__unraisablehook__:
+        sys.unraisablehook = unraisable
     try:
         if "threading" in sys.modules:
             sys.modules["threading"]._shutdown()
@@ -305,7 +308,18 @@ def finish(status, watched):
     leave(status)
 
 
+def unraisable(what):
+    """Say what the interpreter says of an error with nobody to raise it to, as if finish were not running."""
+    trace = what.exc_traceback
+    while trace is not None and trace.tb_frame.f_code in (finish.__code__, clear.__code__):
+        trace = trace.tb_next
+    error = what.exc_value and what.exc_value.with_traceback(trace)
+    sys.__unraisablehook__(type(what)((what.exc_type, error, trace, what.err_msg, what.object)))
+
+
 def natural(status):
+    if sys.unraisablehook is unraisable:
+        sys.unraisablehook = sys.__unraisablehook__
     gc.unfreeze()
     if status:
         sys.exit(status)
@@ -345,13 +359,16 @@ def apart(watched):
     gone = ["path", "argv", "ps1", "ps2", "last_exc", "last_type", "last_value", "last_traceback", "path_hooks",
             "path_importer_cache", "meta_path", "__interactivehook__"]
     then = {"stdin": sys.__stdin__, "stdout": sys.__stdout__, "stderr": sys.__stderr__}
-    clear(vars(sys.modules["builtins"]), vars(sys), dict.fromkeys(gone), then, sys.modules, own, watched, gc.collect)
+    clear(vars(builtins), vars(sys), dict.fromkeys(gone), then, sys.modules, own, watched, gc.collect)
     return marks
 
 
 def nowhere(text):
-    """The function that text is, but what warns of something while it runs is said to be where no code is: at sys:1."""
-    return eval(compile(text, "sys", "eval"), {"__name__": "sys"})
+    """The function that text is. What is warned of while it runs is said to be where it is when no code runs any more."""
+    name, line = ("<sys>", 0) if sys.version_info >= (3, 13) else ("sys", 1)
+    function = eval(compile(text, name, "eval"), {"__name__": "sys"})
+    function.__code__ = function.__code__.replace(co_firstlineno=line)
+    return function
 
 
 clear = nowhere("lambda builtins, sys, gone, then, modules, own, all, collect: (builtins.update(_=None), sys.update(gone),"

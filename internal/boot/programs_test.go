@@ -1,164 +1,38 @@
 package boot
 
-// pythonPrograms go the same with the interpreter alone.
-var pythonPrograms = map[string]string{
-	"prints":        "print(__name__, __file__[-7:])\n",
-	"arguments":     "import sys\nprint(ascii(sys.argv[1:]))\n",
-	"exit code":     "import sys\nsys.exit(7)\n",
-	"exit none":     "raise SystemExit\n",
-	"exit true":     "import sys\nsys.exit(True)\n",
-	"exit big":      "import sys\nsys.exit(1 << 80)\n",
-	"exit large":    "import sys\nsys.exit(256 + 3)\n",
-	"exit negative": "import sys\nsys.exit(-1)\n",
-	"exit pair":     "import sys\nsys.exit((1, 2))\n",
-	"exit message":  "import sys\nsys.exit('no')\n",
-	"exit class":    "class E(SystemExit): pass\nraise E(4)\n",
-	"exit _":        "import os\nprint('x')\nos._exit(9)\n",
-	"syntax error":  "x = 1\nif x\n  y\n",
-	"null byte":     "x = 1\x00\n",
-	"bad utf-8":     "x = '\xff'\n",
-	"bom":           "\xef\xbb\xbfprint('x')\n",
-	"empty":         "",
-	"traceback":     "def f():\n    raise ValueError('bad')\nf()\n",
-	"chained":       "try:\n    {}['x']\nexcept KeyError as e:\n    raise ValueError('bad') from e\n",
-	"context":       "try:\n    1/0\nexcept ZeroDivisionError:\n    raise ValueError('bad')\n",
-	"in exec":       "exec('def f():\\n    1/0\\nf()')\n",
-	"recursion":     "def f(): f()\ntry:\n    f()\nexcept RecursionError as e:\n    print(e)\nf()\n",
-	"error class":   "class E(Exception):\n    def __str__(self): return 'own'\nraise E\n",
-	"bad str":       "class E(Exception):\n    def __str__(self): 1/0\nraise E\n",
-	"base":          "class E(BaseException): pass\nraise E('x')\n",
-	"interrupt":     "raise KeyboardInterrupt\n",
-	"sigint":        "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(5)\n",
-	"sigterm":       "import os, signal, time\nos.kill(os.getpid(), signal.SIGTERM)\ntime.sleep(5)\n",
-	"abort":         "import os\nos.abort()\n",
-	"coding":        "# -*- coding: latin-1 -*-\nprint(ascii('\xe9'))\n",
-	"names":         "print(sorted(globals()))\n",
-	"future":        "from __future__ import annotations\ndef f(x: nowhere): pass\nprint(f.__annotations__)\n",
-	"annotations":   "x: int = 3\nprint(__annotations__, __builtins__)\n",
-	"pickle":        "import pickle\nclass A: pass\nprint(type(pickle.loads(pickle.dumps(A()))).__name__)\n",
-	"itself":        "import __main__, sys\nx = 4\nprint(__main__.x, sys.modules['__main__'] is __main__, vars(__main__) is globals())\n",
-	"no module":     "import no_such_module\n",
-	"thread":        "import threading\nt = threading.Thread(target=print, args=('hi',))\nt.start()\nprint(t.name)\n",
-	"thread later":  "import threading, time\nthreading.Thread(target=lambda: (time.sleep(.1), print('later'))).start()\nprint('first')\n",
-	"thread error":  "import threading\nt = threading.Thread(target=lambda: 1/0)\nt.start()\nt.join()\n",
-	"thread daemon": "import threading, time\nthreading.Thread(target=time.sleep, args=(9,), daemon=True).start()\nprint('end')\n",
-	"pool":          "from concurrent.futures import ThreadPoolExecutor as T\np = T(2)\nprint(list(p.map(str, range(4))))\n",
-	"own hook":      "import sys\nsys.excepthook = lambda *a: print('mine')\n1/0\n",
-	"bad hook":      "import sys\nsys.excepthook = lambda *a: 1/0\n[][1]\n",
-	"no hook":       "import sys\ndel sys.excepthook\n[][1]\n",
-	"old hook":      "import sys\nsys.excepthook = sys.__excepthook__\ndef f(): 1/0\ntry:\n    f()\nexcept Exception as e: print(type(e))\n",
-	"last":          "import atexit, sys\natexit.register(lambda: print(sys.last_type, sys.last_value))\n1/0\n",
-	"exc info":      "import atexit, sys\natexit.register(lambda: print(sys.exc_info()))\n1/0\n",
-	"atexit":        "import atexit\natexit.register(print, 'a')\natexit.register(print, 'b', end='')\n",
-	"atexit error":  "import atexit\ndef f(): 1/0\natexit.register(f)\natexit.register(print, 'b')\n",
-	"atexit exit":   "import atexit, sys\natexit.register(lambda: sys.exit(5))\nsys.exit(6)\n",
-	"atexit thread": "import atexit, threading\natexit.register(lambda: print(threading.main_thread().is_alive()))\n",
-	"finaliser":     "import os\nclass A:\n    def __del__(self): os.write(1, b'gone')\na = A()\n",
-	"finalisers": "class A:\n    def __init__(self, n): self.n = n\n    def __del__(self): print('gone', self.n, __name__)\n" +
-		"a = A(1)\n",
-	"finaliser late import":  "class A:\n    def __del__(self):\n        import json\n        print(json)\na = A()\n",
-	"finaliser error":        "class A:\n    def __del__(self): 1/0\na = A()\n",
-	"finaliser in local":     "class A:\n    def __del__(self): print('gone')\ndef f():\n    a = A()\n    1/0\nf()\n",
-	"finaliser of exit":      "class A:\n    def __del__(self): print('gone')\ndef f():\n    import sys\n    a = A()\n    sys.exit(3)\nimport atexit\natexit.register(print, 'exit')\nf()\n",
-	"finaliser in sys":       "import sys\nclass A:\n    def __del__(self): sys.__stdout__.write('gone')\nsys.a = A()\n",
-	"finaliser in builtins":  "import builtins, os\nclass A:\n    def __del__(self): os.write(1, b'gone')\nbuiltins.a = A()\n",
-	"finaliser in a module":  "import json, os\nclass A:\n    def __del__(self, w=os.write): w(1, b'gone')\njson.a = A()\n",
-	"finaliser in own":       "import sys, types\nm = types.ModuleType('m')\nsys.modules['m'] = m\nexec('import os\\nclass A:\\n  def __del__(self): os.write(1, b\"gone\")\\na = A()', m.__dict__)\n",
-	"finaliser, no function": "import weakref, io\nclass B(io.StringIO):\n    pass\nb = B()\nweakref.finalize(b, print, 'gone')\n",
-	"finaliser without gc":   "import gc, os\ngc.disable()\nclass A:\n    def __del__(self, w=os.write): w(1, b'gone')\na = A()\n",
-	"generator":              "def g():\n    try:\n        yield 1\n    finally:\n        print('closed')\nx = g()\nnext(x)\n",
-	"coroutine":              "async def f(): pass\nx = f()\n",
-	"file unclosed":          "import os\nr, w = os.pipe()\nf = open(w, 'w')\nf.write('x')\nos.close(r)\n",
-	"file flushed":           "f = open('/dev/stdout', 'w')\nf.write('text')\n",
-	"stdout replaced":        "import sys, io\nsys.stdout = io.TextIOWrapper(open('/dev/stderr', 'wb'))\nprint('x', end='')\n",
-	"stdout closed":          "import sys\nprint('x', end='')\nsys.stdout.close()\n",
-	"stdout none":            "import sys\nsys.stdout = None\nprint('x')\n",
-	"stdout gone":            "import os\nprint('x', end='')\nos.close(1)\n",
-	"stderr gone":            "import os, sys\nsys.stderr.write('x')\nos.close(2)\n1/0\n",
-	"stdout detached":        "import sys\nsys.stdout.detach()\n",
-	"c stdio":                "import ctypes\nctypes.CDLL(None).printf(b'from c\\n')\n",
-	"group":                  "import sys\nif sys.version_info >= (3, 11):\n    raise ExceptionGroup('g', [ValueError(1)])\n",
-	"deep in main":           "def f(n):\n    f(n - 1) if n else 1/0\nf(3)\n",
-	"source of own":          "import inspect\ndef f():\n    return 1\nprint(inspect.getsource(f))\n",
-	"trace":                  "import sys\ndef t(f, e, a):\n    return t\nsys.settrace(t)\n",
-	"warning":                "import warnings\nwarnings.warn('careful')\ndef f():\n    warnings.warn('old', DeprecationWarning)\nf()\n",
-	"stack level":            "import warnings\nwarnings.warn('careful', stacklevel=9)\n",
-	"assert":                 "assert 1 == 2, 'no'\n",
-	"unicode error":          "print('\\ud800')\n",
-	"fork": "import multiprocessing as m\ndef f(x):\n    return 2 * x\nif __name__ == '__main__':\n" +
-		"    with m.get_context('fork').Pool(1) as p:\n        print(p.map(f, [1, 2]))\n",
-	"spawn": "import multiprocessing as m\ndef f(x):\n    return 2 * x\nif __name__ == '__main__':\n" +
-		"    with m.get_context('spawn').Pool(1) as p:\n        print(p.map(f, [1, 2]))\n",
-	"forked by hand": "import os, sys\nif os.fork() == 0:\n    print('child')\n    sys.exit(3)\nprint(os.waitstatus_to_exitcode(os.wait()[1]) if hasattr(os, 'waitstatus_to_exitcode') else 3)\n",
-	"itself again":   "import sys, os\nprint(sys.argv[1:2])\nif len(sys.argv) == 4 and hasattr(sys, 'orig_argv'):\n    sys.stdout.flush()\n    os.execv(sys.executable, sys.orig_argv + ['again'])\n",
-	"subprocess":     "import subprocess, sys\nprint(subprocess.run([sys.executable, '-I', '-c', 'import os; print(sorted(os.environ), os.listdir(\"/proc/self/fd\"))'], stdout=-1).stdout)\n",
-	"asyncio":        "import asyncio\nasync def f():\n    await asyncio.sleep(.01)\n    return 5\nprint(asyncio.run(f()))\n",
-	"asyncio error":  "import asyncio\nasync def f():\n    asyncio.create_task(g())\n    await asyncio.sleep(.01)\nasync def g():\n    1/0\nasyncio.run(f())\n",
-	"mutable main":   "import sys\nsys.modules['__main__'] = 5\nprint('x')\n",
-	"stdin":          "import sys\nprint(repr(sys.stdin.read()), sys.stdin.seekable(), sys.stdin.name, sys.stdin.buffer.tell())\n",
+import (
+	_ "embed"
+	"strings"
+	"testing"
+)
+
+//go:embed testdata/alike.txt
+var alike string
+
+// programs are those of a group, by name.
+func programs(t *testing.T, group string) map[string]string {
+	t.Helper()
+	found := map[string]string{}
+	for _, part := range strings.Split("\n"+alike, "\n-- ")[1:] {
+		head, code, ok := strings.Cut(part, " --\n")
+		g, name, ok2 := strings.Cut(head, ": ")
+		if !ok || !ok2 || g == group && found[name] != "" {
+			t.Fatalf("testdata/alike.txt has %q", head)
+		}
+		if g == group {
+			found[name] = strings.TrimRight(code, "\n") + "\n"
+		}
+	}
+	if len(found) == 0 {
+		t.Fatalf("testdata/alike.txt has no %s", group)
+	}
+	return found
 }
 
-// pythonSights are what a program sees of where it is. Only cold and held are compared.
-var pythonSights = map[string]string{
-	"flags":       "import sys\nprint(sys.flags, sys.warnoptions, sys._xoptions, sys.dont_write_bytecode, sys.executable)\n",
-	"path":        "import sys\nprint(sys.path, sys.argv, sys.prefix, sys.path_hooks, [type(f) for f in sys.meta_path])\n",
-	"orig argv":   "import sys\nprint(getattr(sys, 'orig_argv', None))\n",
-	"environment": "import os, subprocess, sys\nprint(ascii(os.environ))\nsys.stdout.flush()\nsubprocess.run(['/usr/bin/env'])\n",
-	"limits":      "print(open('/proc/self/limits').read())\n",
-	"status": "keep = ('Umask', 'State', 'TracerPid', 'Uid', 'Gid', 'FDSize', 'Groups', 'SigBlk', 'SigIgn', 'SigCgt', 'Cap', 'NoNew', 'Seccomp', 'Threads')\n" +
-		"print([l for l in open('/proc/self/status') if l.startswith(keep)])\n",
-	"descriptors": "import os\nprint(sorted(os.listdir('/proc/self/fd')), [os.get_inheritable(n) for n in range(3)])\n",
-	"cwd":         "import os\nprint(os.getcwd(), os.umask(0), os.getpriority(0, 0), os.getpgrp() == os.getpid())\n",
-	"signals":     "import signal\nprint([(s, signal.getsignal(s)) for s in sorted(signal.valid_signals())], signal.pthread_sigmask(0, []))\n",
-	"locale":      "import locale, sys, os\nprint(locale.setlocale(locale.LC_ALL), locale.getpreferredencoding(), sys.getfilesystemencoding(), sys.getfilesystemencodeerrors(), sys.getdefaultencoding())\n",
-	"streams": "import sys\nfor s in (sys.stdin, sys.stdout, sys.stderr):\n" +
-		"    print(s.name, s.mode, s.encoding, s.errors, s.line_buffering, s.write_through, s.newlines, s.seekable(), s.buffer, s.buffer.raw, s.isatty(), s is getattr(sys, '__' + s.name[1:-1] + '__'))\n",
-	"stdin lines":       "import sys\nfor l in sys.stdin: print(repr(l))\n",
-	"input":             "try:\n    print(repr(input('> ')))\nexcept EOFError as e: print(repr(e))\n",
-	"stdin raw":         "import os, stat\nprint(os.read(0, 99), stat.S_IFMT(os.fstat(0).st_mode))\n",
-	"gc":                "import gc\nprint(gc.get_threshold(), gc.isenabled(), gc.get_debug(), gc.garbage, gc.callbacks)\n",
-	"frames":            "import sys\nf, n = sys._getframe(), 0\nwhile f: f, n = f.f_back, n + 1\nprint(n)\n",
-	"stack":             "import traceback\ntraceback.print_stack()\n",
-	"threads":           "import threading, os\nprint(threading.enumerate(), threading.active_count(), os.listdir('/proc/self/task') == [str(os.getpid())], threading.Thread().name)\n",
-	"zone":              "import time, datetime\nprint(time.tzname, time.timezone, time.localtime(0), datetime.datetime.fromtimestamp(0))\n",
-	"recursion limit":   "import sys\nprint(sys.getrecursionlimit(), sys.getswitchinterval())\n",
-	"not loaded before": "import wave, colorsys, email.mime.text, xml.etree.ElementTree as e\nprint(wave.__file__, e.fromstring('<a/>').tag)\n",
-	"hooks":             "import sys, threading\nprint(sys.displayhook, sys.unraisablehook, sys.breakpointhook, threading.excepthook, sys.gettrace())\n",
-	"tempfile":          "import tempfile\nprint(tempfile.gettempdir(), tempfile.tempdir)\n",
-	"main module":       "import sys\nm = sys.modules['__main__']\nprint(m, list(vars(m)), m.__loader__, m.__spec__, m.__doc__, list(sys.modules).index('__main__') < list(sys.modules).index('os'))\n",
-	"random differs":    "import random, uuid, secrets\nassert len({random.random(), random.random()}) == 2\nprint('ok')\n",
-	"environment of c":  "import ctypes\nl = ctypes.CDLL(None)\nl.getenv.restype = ctypes.c_char_p\nprint(l.getenv(b'X'), l.getenv(b'HELD'), l.getenv(b'E'))\n",
-	"warnings filters":  "import warnings\nprint(warnings.filters)\n",
-}
-
-var nodePrograms = map[string]string{
-	"argv":      "console.log(process.argv, process.execArgv, process.argv0, process.title, process.execPath)",
-	"env":       "console.log(process.env, require('child_process').execFileSync('/usr/bin/env').toString())",
-	"error":     "function f() { throw new Error('bad') }\nf()",
-	"syntax":    "let x = ;",
-	"exit":      "process.on('exit', c => console.log('exit', c)); process.exitCode = 3",
-	"rejected":  "Promise.reject(new Error('no'))",
-	"stdin":     "const a = require('fs').readFileSync(0); console.log(a.toString(), process.stdin.constructor.name)",
-	"main":      "console.log(require.main === module, module.children.length, Object.keys(require.cache).length, __filename, module.paths.length)",
-	"zone":      "console.log(new Date(0).toString())",
-	"worker":    "const w = require('worker_threads')\nif (w.isMainThread) new w.Worker(__filename).on('exit', c => console.log('ended', c))\nelse console.log('worker', process.argv.length, process.execArgv)",
-	"fork":      "if (process.argv[2] !== 'child') require('child_process').fork(__filename, ['child']).on('exit', c => console.log(c))\nelse console.log('child', process.execArgv)",
-	"globals":   "console.log(Object.getOwnPropertyNames(globalThis).sort())",
-	"module":    "import fs from 'fs'; console.log(import.meta.url, process.argv); await 1; throw new Error('x')",
-	"listeners": "console.log(process.eventNames(), process.listenerCount('exit'), process.getActiveResourcesInfo())",
-	"stack":     "console.log(new Error('x').stack)",
-}
-
-var bashPrograms = map[string]string{
-	"arguments":   `printf '<%q>' "$0" "$@"; echo "$#" "$-" "$SHLVL" "$BASHPID" | sed 's/[0-9]*$//'`,
-	"environment": `env | sort; f 2>&1; echo "${X-none}"`,
-	"variables":   `declare -p | grep -v 'BASHPID\|SECONDS\|EPOCH\|RANDOM\|PPID\|BASH_ARGV\|words\|TMPDIR'`,
-	"stdin":       `cat; read x || echo none`,
-	"descriptors": `ls /proc/self/fd; readlink /proc/self/fd/0 | sed 's/[0-9]*//g'`,
-	"error":       "no_such_command\nfalse || exit 7",
-	"syntax":      "echo a\nif then\n",
-	"signal":      `kill -TERM $$`,
-	"options":     `shopt; set -o; trap; umask; ulimit -a`,
-	"name":        `echo "$BASH_SOURCE $0 ${FUNCNAME-}"; tr '\0' ' ' </proc/$$/cmdline`,
-	"pipe":        `seq 3 | while read n; do echo "n $n"; done; exit 4`,
+// oddPrograms are no plain text.
+var oddPrograms = map[string]string{
+	"null byte": "x = 1\x00\n",
+	"bad utf-8": "x = '\xff'\n",
+	"bom":       "\xef\xbb\xbfprint('x')\n",
+	"coding":    "# -*- coding: latin-1 -*-\nprint(ascii('\xe9'))\n",
 }
