@@ -109,8 +109,8 @@ func (w *ready) kind(d driver.Warmer, tenant, lang string, cmd driver.Command, c
 	}
 	identity := w.image.Identity()
 	name, _, _ := strings.Cut(identity, "@")
-	return lease.Kind{Driver: d, Tenant: tenant, Image: name, Identity: identity, Root: w.image.Root(), Limits: w.limits, Hold: hold,
-		Fork: w.forks && lang == "python" && g.Trust != glovebox.TrustHostile}
+	return lease.Kind{Driver: d, Tenant: tenant, Image: name, Identity: identity, Root: w.image.Root(), Limits: w.limits,
+		Hold: hold, Fork: w.forks && lang == "python" && g.Trust != glovebox.TrustHostile}
 }
 
 // serves tells whether a sandbox that was made before could be just what a request asks for: its interpreter was started
