@@ -13,8 +13,9 @@ type Warmer interface {
 	// Hold is Start, and then starts an interpreter in the sandbox that waits for its code behind the whole fence. That the
 	// fence is complete was read back from the kernel when Hold returns. The interpreter and its sandbox serve one Exec.
 	Hold(ctx context.Context, spec Spec, hold Hold) (HeldSandbox, error)
-	// Template starts an interpreter of which such sandboxes are copies. It runs nothing of anybody's, ever. ctx bounds the
-	// start only. A driver without templates for hold.Lang fails with code unavailable.
+	// Template starts an interpreter of which such sandboxes are copies. It runs nothing of anybody's, ever. Its own memory is
+	// that of spec.Limits; hold.Memory is that of a copy. ctx bounds the start only. A driver without templates for hold.Lang
+	// fails with code unavailable.
 	Template(ctx context.Context, spec Spec, hold Hold) (Template, error)
 }
 

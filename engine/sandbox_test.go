@@ -61,6 +61,11 @@ func TestMain(m *testing.M) {
 // realEngine makes an engine on the process rung. It skips for an ordinary user, and fails where root was promised.
 func realEngine(t *testing.T) *engine.Engine {
 	t.Helper()
+	return realEngineWith(t, engine.Pool{})
+}
+
+func realEngineWith(t testing.TB, pool engine.Pool) *engine.Engine {
+	t.Helper()
 	switch {
 	case os.Getuid() == 0:
 	case os.Getenv("GLOVEBOX_TEST_ROOT") == "1":
@@ -81,7 +86,8 @@ func realEngine(t *testing.T) *engine.Engine {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e, err := engine.New(engine.Config{DataDir: filepath.Join(dir, "data"), Drivers: []driver.Driver{d}, Image: host})
+	e, err := engine.New(engine.Config{DataDir: filepath.Join(dir, "data"), Drivers: []driver.Driver{d}, Image: host,
+		Pool: pool})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -96,14 +102,16 @@ func realEngine(t *testing.T) *engine.Engine {
 	return e
 }
 
-// statusCases are programs that must end in one way each.
-var statusCases = map[string]struct {
+// statusCase is a program that must end in one way.
+type statusCase struct {
 	req    glovebox.Request
 	want   glovebox.Status
 	code   int // -1: none
 	stdout string
 	hit    string
-}{
+}
+
+var statusCases = map[string]statusCase{
 	"hello": {glovebox.Request{Code: "print('hello')"}, glovebox.StatusExited, 0, "hello\n", ""},
 	"exit code": {glovebox.Request{Code: "import sys; print('x', end=''); sys.exit(7)"},
 		glovebox.StatusExited, 7, "x", ""},
@@ -144,44 +152,52 @@ var statusCases = map[string]struct {
 func TestSandboxStatus(t *testing.T) {
 	e := realEngine(t)
 	for name, tt := range statusCases {
-		t.Run(name, func(t *testing.T) {
-			begun := time.Now()
-			res, err := e.Run(t.Context(), tester, tt.req, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			took := time.Since(begun)
-			if res.Status != tt.want {
-				t.Fatalf("status = %s (%s), want %s; stderr %s", res.Status, res.Reason, tt.want, string(res.Stderr))
-			}
-			switch {
-			case tt.code < 0:
-			case res.ExitCode == nil:
-				t.Errorf("exit code = nil, want %d", tt.code)
-			case *res.ExitCode != tt.code:
-				t.Errorf("exit code = %d, want %d", *res.ExitCode, tt.code)
-			}
-			if tt.stdout != "*" && string(res.Stdout) != tt.stdout {
-				t.Errorf("stdout = %q, want %q", string(res.Stdout), tt.stdout)
-			}
-			if got := strings.Join(res.LimitsHit, " "); got != tt.hit {
-				t.Errorf("limits hit = %q, want %q", got, tt.hit)
-			}
-			if plain := tt.want == glovebox.StatusExited && tt.code != 127; plain != (res.Reason == "") {
-				t.Errorf("reason = %q", res.Reason)
-			}
-			if took > 10*time.Second {
-				t.Errorf("took %v", took)
-			}
-			if res.Posture["rung"] != "process" || res.Usage.CPUMS == nil || res.Usage.StartMS == nil {
-				t.Errorf("posture %v, usage %+v", res.Posture, res.Usage)
-			}
-		})
+		t.Run(name, func(t *testing.T) { tt.check(t, e) })
 	}
 }
 
-func TestSandboxFiles(t *testing.T) {
-	e := realEngine(t)
+// check runs the program and returns its result.
+func (tt statusCase) check(t *testing.T, e *engine.Engine) *glovebox.Result {
+	t.Helper()
+	begun := time.Now()
+	res, err := e.Run(t.Context(), tester, tt.req, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	took := time.Since(begun)
+	if res.Status != tt.want {
+		t.Fatalf("status = %s (%s), want %s; stderr %s", res.Status, res.Reason, tt.want, string(res.Stderr))
+	}
+	switch {
+	case tt.code < 0:
+	case res.ExitCode == nil:
+		t.Errorf("exit code = nil, want %d", tt.code)
+	case *res.ExitCode != tt.code:
+		t.Errorf("exit code = %d, want %d", *res.ExitCode, tt.code)
+	}
+	if tt.stdout != "*" && string(res.Stdout) != tt.stdout {
+		t.Errorf("stdout = %q, want %q", string(res.Stdout), tt.stdout)
+	}
+	if got := strings.Join(res.LimitsHit, " "); got != tt.hit {
+		t.Errorf("limits hit = %q, want %q", got, tt.hit)
+	}
+	if plain := tt.want == glovebox.StatusExited && tt.code != 127; plain != (res.Reason == "") {
+		t.Errorf("reason = %q", res.Reason)
+	}
+	if took > 10*time.Second {
+		t.Errorf("took %v", took)
+	}
+	if res.Posture["rung"] != "process" || res.Usage.CPUMS == nil || res.Usage.StartMS == nil {
+		t.Errorf("posture %v, usage %+v", res.Posture, res.Usage)
+	}
+	return res
+}
+
+func TestSandboxFiles(t *testing.T) { checkFiles(t, realEngine(t)) }
+
+// checkFiles runs a program that reads its inputs and leaves outputs, and returns its result.
+func checkFiles(t *testing.T, e *engine.Engine) *glovebox.Result {
+	t.Helper()
 	src := t.TempDir()
 	if err := os.MkdirAll(filepath.Join(src, "folder"), 0o700); err != nil {
 		t.Fatal(err)
@@ -221,6 +237,7 @@ mkdir /outputs/sub; cp /inputs/data/a.csv /outputs/sub/; ln -s /etc/passwd /outp
 	if err != nil || rec.State != "ended" || len(rec.Inputs) != 3 {
 		t.Errorf("record = %+v (%v)", rec, err)
 	}
+	return res
 }
 
 // TestSandboxPython looks at what boot must not change, inside the real thing.

@@ -24,6 +24,8 @@ type settings struct {
 	process processSettings
 	memory  memoryBudget
 	trace   engine.Trace
+	pool    engine.Pool
+	serves  bool // many requests: only then is anything kept ready
 
 	file  string         // for messages; empty when the built-in defaults are used
 	lines map[string]int // key → line of file
@@ -54,7 +56,7 @@ const (
 // settings finds and reads the configuration: --config, else the system's, else the user's, else built-in defaults. A file
 // that is there and cannot be used is an error, never passed over.
 func (a *app) settings() (settings, error) {
-	s := settings{lines: map[string]int{}}
+	s := settings{lines: map[string]int{}, pool: builtInPool}
 	places, must := []string{systemConfig}, false
 	if a.config != "" {
 		places, must = []string{a.config}, true
@@ -218,7 +220,7 @@ func (s *settings) schema() *key {
 			}},
 			"gvisor": missingKey, "microvm": missingKey, "remote": missingKey,
 		}},
-		"listen": missingKey, "tenants": missingKey, "secrets": missingKey, "images": missingKey, "pool": missingKey,
+		"listen": missingKey, "tenants": missingKey, "secrets": missingKey, "images": missingKey, "pool": poolKeys(&s.pool),
 		"memory_budget": scalar(s.memory.set), "trace": s.traceKeys(),
 	}}
 }

@@ -128,7 +128,6 @@ func TestBadConfiguration(t *testing.T) {
 		{"tenants", "tenants: []\n", 126, []string{"tenants", "not available"}},
 		{"secrets", "secrets: {}\n", 126, []string{"secrets", "not available"}},
 		{"images", "images: {}\n", 126, []string{"images", "not available"}},
-		{"pool", "pool: {}\n", 126, []string{"pool", "not available"}},
 		{"memory budget in words", "memory_budget: most\n", 125, []string{":1: memory_budget"}},
 		{"memory budget beyond all", "memory_budget: 101%\n", 125, []string{":1: memory_budget", "1% to 100%"}},
 		{"microvm", "drivers: {microvm: {emulated: false}}\n", 126, []string{"drivers.microvm", "not available"}},

@@ -23,8 +23,12 @@ func open(s settings, log *slog.Logger) (glovebox.Service, error) {
 	if err != nil {
 		return nil, glovebox.Internal("make the process driver", err)
 	}
-	e, err := engine.New(engine.Config{DataDir: s.dataDir, Trace: s.trace, Policy: s.policy, Drivers: []driver.Driver{d},
-		Log: log, MemoryBudget: s.memory.size, MemoryPercent: s.memory.percent})
+	cfg := engine.Config{DataDir: s.dataDir, Trace: s.trace, Policy: s.policy, Drivers: []driver.Driver{d},
+		Log: log, MemoryBudget: s.memory.size, MemoryPercent: s.memory.percent}
+	if s.serves {
+		cfg.Pool = s.pool
+	}
+	e, err := engine.New(cfg)
 	if err != nil {
 		return nil, glovebox.Internal("make the engine", s.located(err))
 	}

@@ -14,7 +14,7 @@ import (
 	"glovebox/policy"
 )
 
-// key is one key of a configuration file. Exactly one of its fields is set.
+// key is one key of a configuration file. Exactly one of its fields is set, or keys and value: then it holds either.
 type key struct {
 	keys    map[string]*key    // it holds these keys
 	value   func(string) error // it holds one value
@@ -86,7 +86,7 @@ func (s *settings) walk(k *key, path string, node ast.Node) error {
 		e := s.wrong(node, path, "remove the key", "it is not available in this version").(*glovebox.Error)
 		e.Code = glovebox.CodeUnavailable
 		return e
-	case k.keys != nil:
+	case k.keys != nil && (k.value == nil || mapping(node)):
 		return s.walkMapping(k, path, node)
 	case k.item != nil:
 		list, ok := node.(*ast.SequenceNode)
@@ -102,6 +102,14 @@ func (s *settings) walk(k *key, path string, node ast.Node) error {
 	default:
 		return s.set(k.value, path, node)
 	}
+}
+
+func mapping(node ast.Node) bool {
+	switch node.(type) {
+	case *ast.MappingNode, *ast.MappingValueNode:
+		return true
+	}
+	return false
 }
 
 func (s *settings) walkMapping(k *key, path string, node ast.Node) error {
@@ -169,7 +177,7 @@ func plainValue(node ast.Node) (string, bool) {
 	switch n := node.(type) {
 	case *ast.StringNode:
 		return n.Value, n.Value != ""
-	case *ast.IntegerNode, *ast.FloatNode:
+	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode:
 		return n.GetToken().Value, true
 	}
 	return "", false

@@ -69,7 +69,7 @@ func (d *Driver) Template(ctx context.Context, spec driver.Spec, hold driver.Hol
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, errors.New("the template was not ready in 30 s"))
 	defer cancel()
-	spec.Limits.Memory, spec.Limits.Processes = hold.Memory, templateProcesses
+	spec.Limits.Processes = templateProcesses
 	spec.Limits.Disk, spec.Limits.Files = 1*glovebox.MiB, 64
 	spec.Root.Files = withBoot(spec.Root.Files)
 	s, err := d.start(ctx, spec, origin{template: true})
