@@ -73,7 +73,7 @@ const (
 	beatEvery  = time.Second     // how often a ticket is looked after
 	beats      = 4096            // places for times; a ticket uses that of its number modulo this
 
-	firstPause = time.Millisecond // between looks at the locks of others, whose end nobody is told; it doubles
+	firstPause = time.Millisecond // between looks at locks of others, whose end nobody is told; it doubles
 	lastPause  = 10 * time.Millisecond
 )
 
@@ -176,8 +176,8 @@ func (a *Admission) Close() {
 	a.row, a.held, a.shares = nil, 0, map[*Share]bool{}
 }
 
-// open opens the file, again when its name leads to another by now, as when somebody tidied up: whoever comes next opens that
-// one. What is held in the old one stays held there, and counts.
+// open opens the file, again when its name leads to another by now, as when somebody tidied up: whoever comes next opens
+// that one. What is held in the old one stays held there, and counts.
 func (a *Admission) open() error {
 	if a.row != nil {
 		if same, err := a.row.file.Named(); same || err != nil {

@@ -133,7 +133,7 @@ func (a *Admission) wait(ctx context.Context, w *waiter) (*Share, error) {
 	}
 }
 
-// look takes memory for w if it is its turn, and looks after its ticket. first tells whether it is the first of this process.
+// look takes memory for w if it is its turn, and looks after its ticket. first tells whether it is this process's first.
 func (a *Admission) look(w *waiter) (s *Share, first bool, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
