@@ -12,6 +12,19 @@ import (
 type Tx struct {
 	conn  *sql.Conn
 	stmts map[string]*sql.Stmt // kept over transactions by the one writer; nil for readers
+
+	version int64 // as Version says; 0: it was not asked
+}
+
+// Version is a number that is another one than in an earlier Update of the same Store when anybody but this Store has written
+// to the database since.
+func (tx *Tx) Version(ctx context.Context) (int64, error) {
+	if tx.version == 0 {
+		if err := tx.QueryRow(ctx, "PRAGMA data_version").Scan(&tx.version); err != nil {
+			return 0, err
+		}
+	}
+	return tx.version, nil
 }
 
 // Exec runs a statement and returns how many rows it changed. The text of the statement must be a constant of the program.

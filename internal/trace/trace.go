@@ -52,7 +52,7 @@ type Trace struct {
 	self      owner
 	blobRest  time.Duration
 	adopted   atomic.Bool
-	last      atomic.Pointer[head] // signed by this process on top of what it had checked
+	last      atomic.Pointer[appended] // signed by this process on top of what it had checked
 }
 
 // New makes a Trace. It makes the key when there is none and nothing was signed yet. A key that cannot be used is told by
