@@ -35,8 +35,8 @@ type place struct {
 	v2  bool
 }
 
-// controllers are those a run uses; cpuacct only exists apart in version 1 and counts where version 2 does not, freezer kills
-// where there is no version 2.
+// controllers are those a run uses; cpuacct only exists apart in version 1 and counts where version 2 does not, freezer
+// kills where there is no version 2.
 func controllers() []string { return []string{"memory", "pids", "cpu", "cpuacct", "cpuset", "freezer"} }
 
 // indispensable are the controllers that no run goes without.

@@ -16,8 +16,8 @@ type Tx struct {
 	version int64 // as Version says; 0: it was not asked
 }
 
-// Version is a number that is another one than in an earlier Update of the same Store when anybody but this Store has written
-// to the database since.
+// Version is a number that is another one than in an earlier Update of the same Store when anybody but this Store has
+// written to the database since.
 func (tx *Tx) Version(ctx context.Context) (int64, error) {
 	if tx.version == 0 {
 		if err := tx.QueryRow(ctx, "PRAGMA data_version").Scan(&tx.version); err != nil {
