@@ -73,6 +73,8 @@ const (
 	beatEvery  = time.Second     // how often a ticket is looked after
 	beats      = 4096            // places for times; a ticket uses that of its number modulo this
 
+	tries = 20 // to take memory that is free, where others are faster
+
 	firstPause = time.Millisecond // between looks at locks of others, whose end nobody is told; it doubles
 	lastPause  = 10 * time.Millisecond
 )
@@ -210,54 +212,72 @@ func (a *Admission) now(ticket, need int64) (*Share, error) {
 	if first, err := a.row.first(ticket); !first || err != nil {
 		return nil, err
 	}
-	others, taken, err := a.row.others()
-	if err != nil || others+a.held > a.budget-need {
-		return nil, err
+	for range tries {
+		others, taken, err := a.row.others()
+		if err != nil || others+a.held > a.budget-need {
+			return nil, err
+		}
+		pieces, err := a.row.take(need, a.budget, taken)
+		if err != nil {
+			return nil, err
+		}
+		if pieces != nil {
+			s := &Share{of: a, row: a.row, size: need, pieces: pieces}
+			a.shares[s] = true
+			a.held += need
+			return s, nil
+		}
+		// Somebody else was faster.
 	}
-	pieces, err := a.row.take(need, a.budget, taken)
-	if pieces == nil || err != nil {
-		return nil, err
-	}
-	s := &Share{of: a, row: a.row, size: need, pieces: pieces}
-	a.shares[s] = true
-	a.held += need
-	return s, nil
+	return nil, nil
 }
 
-// behindAll is where one would stand who takes no ticket.
-const behindAll = queue + tickets
+// Where one stands who takes no ticket: behind all, or, who passes the queue, before all.
+const (
+	behindAll = queue + tickets
+	beforeAll = queue
+)
 
-// Try holds memory as Acquire does where it fits now and nobody waits for any, and else returns nil. It never waits. Errors
-// are *[glovebox.Error].
-func (a *Admission) Try(limit glovebox.Size) (*Share, error) {
+// Try holds memory as Acquire does where it fits now, and else returns nil. It never waits. What is taken past the queue may
+// make those wait for longer who are in it; else nothing is taken while there are any. Errors are *[glovebox.Error].
+func (a *Admission) Try(limit glovebox.Size, past bool) (*Share, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if err := a.open(); err != nil {
 		return nil, glovebox.Internal("open the queue for memory", err)
 	}
-	if len(a.waiting) > 0 {
-		return nil, nil
+	at := beforeAll
+	if !past {
+		if len(a.waiting) > 0 {
+			return nil, nil
+		}
+		at = behindAll
 	}
-	s, err := a.now(behindAll, int64(limit))
+	s, err := a.now(at, int64(limit))
 	if err != nil {
 		return nil, glovebox.Internal("take memory", err)
 	}
 	return s, nil
 }
 
-// Waiting tells whether a run of any process waits for memory.
-func (a *Admission) Waiting() (bool, error) {
+// Waiting names the place of the run that has waited the longest for memory, of whichever process; 0 when none does.
+func (a *Admission) Waiting() (place int64, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if len(a.waiting) > 0 {
-		return true, nil
-	}
 	if err := a.open(); err != nil {
-		return false, glovebox.Internal("open the queue for memory", err)
+		return 0, glovebox.Internal("open the queue for memory", err)
 	}
-	first, err := a.row.first(behindAll)
+	if len(a.waiting) > 0 {
+		place = a.waiting[0].ticket - queue + 1
+	}
+	err = a.row.file.Each(lockfile.Range{Start: queue, Length: tickets}, func(r lockfile.Range) bool {
+		if at := r.Start - queue + 1; place == 0 || at < place {
+			place = at
+		}
+		return true
+	})
 	if err != nil {
-		return false, glovebox.Internal("look who waits for memory", err)
+		return 0, glovebox.Internal("look who waits for memory", err)
 	}
-	return !first, nil
+	return place, nil
 }

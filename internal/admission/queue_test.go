@@ -50,7 +50,7 @@ func TestReplacedFile(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Second)
-		if s, err := b.Try(20 * mib); s != nil || err != nil {
+		if s, err := b.Try(20*mib, false); s != nil || err != nil {
 			t.Errorf("it passed one that waits: %v, %v", s, err)
 		}
 		taken(t, a, 60*mib)
@@ -59,7 +59,7 @@ func TestReplacedFile(t *testing.T) {
 		}
 		s := <-waited
 		taken(t, b, 70*mib)
-		if s, err := b.Try(31 * mib); s != nil || err != nil {
+		if s, err := b.Try(31*mib, false); s != nil || err != nil {
 			t.Errorf("70 and 31 MiB fitted in 100: %v, %v", s, err)
 		}
 		if err := s.Release(); err != nil {
@@ -85,10 +85,10 @@ func TestManyOfOneProcess(t *testing.T) {
 		taken(t, a, 100*mib-mib*5*(1+glovebox.Size(i)))
 		taken(t, b, 100*mib-mib*5*(1+glovebox.Size(i)))
 	}
-	if s, err := a.Try(50*mib + 1); s != nil || err != nil {
+	if s, err := a.Try(50*mib+1, false); s != nil || err != nil {
 		t.Errorf("more than there is: %v, %v", s, err)
 	}
-	if s, err := a.Try(50 * mib); s == nil || err != nil {
+	if s, err := a.Try(50*mib, false); s == nil || err != nil {
 		t.Errorf("as much as there is: %v, %v", s, err)
 	}
 	taken(t, b, 100*mib)
