@@ -183,11 +183,53 @@ func (a *Admission) Acquire(ctx context.Context, limit glovebox.Size) (_ *Share,
 		}
 		return nil, glovebox.Internal("wait for memory", err)
 	}
+	return a.hold(f), nil
+}
+
+func (a *Admission) hold(f *lockfile.File) *Share {
 	s := &Share{of: a, file: f}
 	a.mu.Lock()
 	a.shares[s] = true
 	a.mu.Unlock()
-	return s, nil
+	return s
+}
+
+// Try holds memory as Acquire does where it fits now and nobody waits for any, and else returns nil. It never waits. Errors
+// are *[glovebox.Error].
+func (a *Admission) Try(limit glovebox.Size) (*Share, error) {
+	f, err := lockfile.Open(a.dir, lockName)
+	if err != nil {
+		return nil, glovebox.Internal("open the queue for memory", err)
+	}
+	// The place behind all tickets.
+	w := waiter{file: f, budget: a.budget, need: int64(limit), ticket: queue + tickets}
+	admitted, err := w.first()
+	if admitted && err == nil {
+		admitted, err = w.take()
+	}
+	if err == nil && admitted {
+		return a.hold(f), nil
+	}
+	f.Close()
+	if err != nil {
+		return nil, glovebox.Internal("take memory", err)
+	}
+	return nil, nil
+}
+
+// Waiting tells whether a run of any process waits for memory.
+func (a *Admission) Waiting() (bool, error) {
+	f, err := lockfile.Open(a.dir, lockName)
+	if err != nil {
+		return false, glovebox.Internal("open the queue for memory", err)
+	}
+	defer f.Close()
+	w := waiter{file: f, ticket: queue + tickets}
+	first, err := w.first()
+	if err != nil {
+		return false, glovebox.Internal("look who waits for memory", err)
+	}
+	return !first, nil
 }
 
 // waiter is one run in the queue.
