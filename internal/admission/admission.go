@@ -71,6 +71,8 @@ const (
 	beatEvery  = time.Second     // how often a ticket is looked after
 	beats      = 4096            // places for times; a ticket uses that of its number modulo this
 
+	tries = 20 // of Try, where others are faster
+
 	firstPause = time.Millisecond // between looks at locks, whose end nobody is told; it doubles
 	lastPause  = 10 * time.Millisecond
 )
@@ -194,17 +196,26 @@ func (a *Admission) hold(f *lockfile.File) *Share {
 	return s
 }
 
-// Try holds memory as Acquire does where it fits now and nobody waits for any, and else returns nil. It never waits. Errors
-// are *[glovebox.Error].
-func (a *Admission) Try(limit glovebox.Size) (*Share, error) {
+// Try holds memory as Acquire does where it fits now, and else returns nil. It never waits. What is taken past the queue may
+// make those wait for longer who are in it; else nothing is taken while there are any. Errors are *[glovebox.Error].
+func (a *Admission) Try(limit glovebox.Size, past bool) (*Share, error) {
 	f, err := lockfile.Open(a.dir, lockName)
 	if err != nil {
 		return nil, glovebox.Internal("open the queue for memory", err)
 	}
 	// The place behind all tickets.
 	w := waiter{file: f, budget: a.budget, need: int64(limit), ticket: queue + tickets}
-	admitted, err := w.first()
+	admitted := past
+	if !past {
+		admitted, err = w.first()
+	}
 	if admitted && err == nil {
+		admitted, err = w.take()
+	}
+	for range tries {
+		if admitted || err != nil || !w.passed {
+			break
+		}
 		admitted, err = w.take()
 	}
 	if err == nil && admitted {
@@ -217,19 +228,23 @@ func (a *Admission) Try(limit glovebox.Size) (*Share, error) {
 	return nil, nil
 }
 
-// Waiting tells whether a run of any process waits for memory.
-func (a *Admission) Waiting() (bool, error) {
+// Waiting names the place of the run that has waited the longest for memory, of whichever process; 0 when none does.
+func (a *Admission) Waiting() (place int64, err error) {
 	f, err := lockfile.Open(a.dir, lockName)
 	if err != nil {
-		return false, glovebox.Internal("open the queue for memory", err)
+		return 0, glovebox.Internal("open the queue for memory", err)
 	}
 	defer f.Close()
-	w := waiter{file: f, ticket: queue + tickets}
-	first, err := w.first()
+	err = f.Each(lockfile.Range{Start: queue, Length: tickets}, func(r lockfile.Range) bool {
+		if at := r.Start - queue + 1; place == 0 || at < place {
+			place = at
+		}
+		return true
+	})
 	if err != nil {
-		return false, glovebox.Internal("look who waits for memory", err)
+		return 0, glovebox.Internal("look who waits for memory", err)
 	}
-	return !first, nil
+	return place, nil
 }
 
 // waiter is one run in the queue.
@@ -237,6 +252,7 @@ type waiter struct {
 	file         *lockfile.File
 	budget, need int64
 	ticket       int64
+	passed       bool // it did not get memory that was free: somebody else was faster
 }
 
 func (w *waiter) admit(ctx context.Context, most time.Duration) error {
@@ -327,6 +343,7 @@ func (w *waiter) first() (bool, error) {
 
 // take takes memory if it fits now.
 func (w *waiter) take() (bool, error) {
+	w.passed = false
 	sum, taken, err := held(w.file)
 	if err != nil || sum > w.budget-w.need {
 		return false, err
@@ -340,7 +357,8 @@ func (w *waiter) take() (bool, error) {
 				return false, err
 			}
 			if !ok {
-				break // somebody passed this one over
+				w.passed = true
+				break
 			}
 			left -= n
 		}

@@ -2,6 +2,7 @@ package admission
 
 import (
 	"context"
+	"sync"
 	"testing"
 	"time"
 
@@ -12,9 +13,9 @@ import (
 func TestTry(t *testing.T) {
 	dir := t.TempDir()
 	a, b := newAdmission(t, dir, 100*mib), newAdmission(t, dir, 100*mib)
-	try := func(limit glovebox.Size, want bool) *Share {
+	try := func(limit glovebox.Size, past, want bool) *Share {
 		t.Helper()
-		s, err := b.Try(limit)
+		s, err := b.Try(limit, past)
 		if err != nil || (s != nil) != want {
 			t.Fatalf("try %v: %v, %v; want %v", limit, s, err, want)
 		}
@@ -27,17 +28,17 @@ func TestTry(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got == want {
+			if (got != 0) == want {
 				return
 			}
 			if time.Now().After(deadline) {
-				t.Fatalf("waiting = %v, want %v", got, want)
+				t.Fatalf("the longest waiter is %v, want one: %v", got, want)
 			}
 		}
 	}
 	waiting(false)
-	spare := try(60*mib, true)
-	try(41*mib, false)
+	spare := try(60*mib, false, true)
+	try(41*mib, true, false)
 	taken(t, a, 60*mib)
 
 	ctx, cancel := context.WithCancel(t.Context())
@@ -51,15 +52,37 @@ func TestTry(t *testing.T) {
 		got <- s
 	}()
 	waiting(true)
-	try(mib, false) // it would fit, and would make the run wait for longer
+	try(mib, false, false) // it would fit, and would make the run wait for longer
+	ahead := try(mib, true, true)
+	if err := ahead.Release(); err != nil {
+		t.Fatal(err)
+	}
 	if err := spare.Release(); err != nil {
 		t.Fatal(err)
 	}
 	run := <-got
 	waiting(false)
-	try(50*mib, true)
+	try(50*mib, false, true)
 	if err := run.Release(); err != nil {
 		t.Error(err)
 	}
 	nobodyWaits(t, dir)
+}
+
+// TestTryAtOnce: what fits fits also where many try at the same time.
+func TestTryAtOnce(t *testing.T) {
+	a := newAdmission(t, t.TempDir(), 100*mib)
+	for range 50 {
+		var all sync.WaitGroup
+		for range 8 {
+			all.Go(func() {
+				if s, err := a.Try(10*mib, false); err != nil || s == nil {
+					t.Errorf("try: %v, %v", s, err)
+				}
+			})
+		}
+		all.Wait()
+		taken(t, a, 80*mib)
+		a.Close()
+	}
 }

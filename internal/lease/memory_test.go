@@ -1,0 +1,316 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"glovebox"
+	"glovebox/driver"
+)
+
+// TestMemory: a spare holds memory of the budget until it is given out, a template while it lives; together never more than
+// half of it.
+func TestMemory(t *testing.T) {
+	inBubble(t, Config{Min: 16}, 2*glovebox.GiB, func(w *world) {
+		w.Keep(w.forked())
+		settled(time.Second)
+		w.ready(8) // the template has half of the half
+		w.holds(glovebox.GiB)
+		l := w.take(w.forked())
+		w.holds(glovebox.GiB) // what it held is its successor's
+		settled(2 * time.Second)
+		w.ready(8)
+		w.holds(glovebox.GiB)
+		w.close(l)
+		w.holds(glovebox.GiB)
+	})
+	inBubble(t, Config{}, 2*glovebox.GiB, func(w *world) {
+		run, err := w.memory.Acquire(w.Context(), 2*glovebox.GiB-mib)
+		if err != nil {
+			w.Fatal(err)
+		}
+		w.Keep(w.kind())
+		settled(5 * time.Second)
+		w.ready(1)
+		if err := run.Release(); err != nil {
+			w.Error(err)
+		}
+		settled(5 * time.Second)
+		w.ready(2)
+		if n := w.log.count("level="); n > 0 {
+			w.Errorf("that there was no memory was logged:\n%s", w.log.b.String())
+		}
+	})
+}
+
+// TestRunsComeFirst: a run that goes on waiting for memory gets it from the spares; one that waits for a moment does not,
+// and does not keep spares from being replaced.
+func TestRunsComeFirst(t *testing.T) {
+	inBubble(t, Config{Min: 8}, 2*glovebox.GiB, func(w *world) {
+		big := w.kind()
+		big.Hold.Memory = 64 * mib
+		w.Keep(big)
+		settled(5 * time.Second)
+		w.ready(8)
+		rest, err := w.memory.Acquire(w.Context(), 2*glovebox.GiB-8*64*mib)
+		if err != nil {
+			w.Fatal(err)
+		}
+		begun := time.Now()
+		got := make(chan error, 1)
+		acquire := func(need glovebox.Size) {
+			done := w.Waits(need)
+			s, err := w.memory.Acquire(w.Context(), need)
+			done()
+			if err == nil {
+				err = s.Release()
+			}
+			got <- err
+		}
+		go acquire(128 * mib)
+		settled(grace / 2)
+		w.ready(8)
+		w.close(w.take(big)) // its successor takes what it held, although a run waits
+		settled(grace / 4)
+		w.ready(8)
+		settled(grace / 2)
+		if err := <-got; err != nil {
+			w.Error(err)
+		}
+		if took := time.Since(begun); took > 2*grace {
+			w.Errorf("the run waited %v", took)
+		}
+		w.ready(6)
+		w.discarded("memory", 2)
+		settled(respite - grace)
+		w.ready(6)
+		settled(2 * respite)
+		w.ready(8)
+		go acquire(512 * mib) // all
+		settled(2 * grace)
+		if err := <-got; err != nil {
+			w.Error(err)
+		}
+		if err := rest.Release(); err != nil {
+			w.Error(err)
+		}
+	})
+}
+
+// TestRunsOfOthers: it may be another process whose run waits.
+func TestRunsOfOthers(t *testing.T) {
+	inBubble(t, Config{}, 2*glovebox.GiB, func(w *world) {
+		w.Keep(w.forked())
+		settled(5 * time.Second)
+		w.ready(2)
+		other := w.admission(2 * glovebox.GiB)
+		defer other.Close()
+		ctx, stop := context.WithTimeout(w.Context(), 10*time.Second)
+		defer stop()
+		s, err := other.Acquire(ctx, 2*glovebox.GiB)
+		if err != nil {
+			w.Fatalf("it did not get what spares held: %v; %+v", err, w.Stats())
+		}
+		settled(10 * time.Second)
+		w.ready(0)
+		if err := s.Release(); err != nil {
+			w.Error(err)
+		}
+		settled(10 * time.Second)
+		w.ready(2)
+	})
+}
+
+// TestLittleMemory: spares go while the machine has little memory, and while nobody can tell.
+func TestLittleMemory(t *testing.T) {
+	for name, percent := range map[string]glovebox.Size{"little": 9, "unknown": -1} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, Config{Min: 8}, 2*glovebox.GiB, func(w *world) {
+				w.Keep(w.kind())
+				settled(5 * time.Second)
+				w.ready(8)
+				w.setFree(percent)
+				settled(1500 * time.Millisecond)
+				if n := len(w.fake.Held()); n == 0 || n == 8 {
+					w.Errorf("after a second %d are left, want some", n)
+				}
+				settled(10 * time.Second)
+				w.ready(0)
+				w.holds(0)
+				if l := w.Take(w.kind(), 512*mib); l != nil {
+					w.Error("given out")
+				}
+				settled(10 * time.Second)
+				w.ready(0)
+				w.setFree(10)
+				settled(10 * time.Second)
+				w.ready(16) // somebody found none
+			})
+		})
+	}
+}
+
+// TestLeftBehind: memory of what may still live stays taken.
+func TestLeftBehind(t *testing.T) {
+	for name, tt := range map[string]struct {
+		step string
+		err  error
+		want glovebox.Size
+	}{
+		"hold":                {"hold", errors.New("broken"), 0},
+		"hold, left behind":   {"hold", driver.ErrLeftBehind, mib},
+		"template":            {"template", driver.ErrLeftBehind, TemplateMemory},
+		"fork":                {"fork", driver.ErrLeftBehind, ForkMemory},
+		"close":               {"close", errors.New("broken"), 2 * mib},
+		"close of a template": {"end", errors.New("broken"), TemplateMemory},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, Config{}, 2*glovebox.GiB, func(w *world) {
+				failed := false
+				w.failing(func(step string) error {
+					if step == tt.step && (!failed || step == "close") {
+						failed = true
+						return tt.err
+					}
+					return nil
+				})
+				k := w.kind()
+				k.Fork = tt.step == "template" || tt.step == "fork" || tt.step == "end"
+				w.Keep(k)
+				settled(30 * time.Second)
+				if err := w.Close(w.Context()); err != nil {
+					w.Error(err)
+				}
+				w.holds(tt.want)
+				if w.log.count("broken")+w.log.count(driver.ErrLeftBehind.Error()) == 0 {
+					w.Error("nobody was told")
+				}
+			})
+		})
+	}
+}
+
+// TestTemplate: forks share one template, which is replaced after so many and so long, and closed after the last of them.
+func TestTemplate(t *testing.T) {
+	const budget = 4 * glovebox.GiB
+	t.Run("uses", func(t *testing.T) {
+		inBubble(t, Config{}, budget, func(w *world) {
+			k := w.forked()
+			w.Keep(k)
+			settled(time.Second)
+			first := w.fake.Templates()
+			var last *Lease
+			forks := map[*template]int{}
+			for range 3 * templateUses {
+				l := w.take(k)
+				forks[l.spare.of]++
+				if last == nil || last.spare.of == l.spare.of {
+					w.close(l)
+					if last == nil {
+						last = w.take(k)
+					}
+				} else {
+					w.close(l)
+				}
+				settled(time.Millisecond)
+			}
+			for tm, n := range forks {
+				if n > templateUses {
+					w.Errorf("%s was forked %d times", tm.id, n)
+				}
+			}
+			if len(forks) < 3 {
+				w.Errorf("%d templates for %d forks", len(forks), 3*templateUses)
+			}
+			// One that is in use, one that is used, and perhaps its successor.
+			if now := w.fake.Templates(); len(now) > 3 || now[0] != first[0] {
+				w.Errorf("templates %v, want that of the lease, %v, and the newest", now, first)
+			}
+			w.close(last)
+			settled(time.Second)
+			if now := w.fake.Templates(); len(now) > 2 || now[0] == first[0] {
+				w.Errorf("templates %v are left with none of its forks", now)
+			}
+		})
+	})
+	t.Run("age", func(t *testing.T) {
+		inBubble(t, Config{}, budget, func(w *world) {
+			k := w.forked()
+			w.Keep(k)
+			settled(time.Second)
+			first := w.fake.Templates()
+			settled(10 * time.Minute)
+			w.ready(2)
+			settled(10 * time.Minute)
+			if now := w.fake.Templates(); len(now) != 1 || now[0] == first[0] {
+				w.Errorf("templates %v, before %v", now, first)
+			}
+		})
+	})
+	t.Run("end", func(t *testing.T) {
+		inBubble(t, Config{}, budget, func(w *world) {
+			k := w.forked()
+			w.Keep(k)
+			settled(time.Second)
+			l := w.take(k)
+			w.fake.Lose(w.fake.Templates()[0])
+			settled(0)
+			if l := w.Take(k, 512*mib); l != nil {
+				w.Error("a fork of what has ended is given out")
+			}
+			w.close(l)
+			settled(20 * time.Second)
+			w.ready(2)
+			if n := len(w.fake.Templates()); n != 1 {
+				w.Errorf("%d templates", n)
+			}
+		})
+	})
+	t.Run("each tenant has its own", func(t *testing.T) {
+		inBubble(t, Config{}, budget, func(w *world) {
+			one, two := w.forked(), w.forked()
+			two.Tenant = "other"
+			w.Keep(one)
+			settled(time.Second)
+			w.Keep(two)
+			settled(5 * time.Second)
+			a, b := w.take(one), w.take(two)
+			if a.spare.of == b.spare.of || filepath.Dir(a.Inputs) == filepath.Dir(b.Inputs) {
+				w.Error("two tenants share a template")
+			}
+			w.close(a, b)
+		})
+	})
+}
+
+// TestNoTemplates: where the driver has none each spare loads its modules itself, with the memory that this takes.
+func TestNoTemplates(t *testing.T) {
+	inBubble(t, Config{}, 2*glovebox.GiB, func(w *world) {
+		w.failing(func(step string) error {
+			if step == "template" {
+				return glovebox.Errorf(glovebox.CodeUnavailable, "nothing", "no templates here")
+			}
+			return nil
+		})
+		k := w.forked()
+		k.Hold.Memory = 100 * mib
+		w.Keep(k)
+		settled(time.Minute)
+		w.ready(2)
+		w.holds(200 * mib)
+		if l := w.Take(k, 99*mib); l != nil {
+			w.Error("given out to a run that may have less")
+		}
+		l := w.take(k)
+		if l.Start != "spare" {
+			w.Errorf("start = %s", l.Start)
+		}
+		w.close(l)
+		if n := w.log.count("no templates here"); n != 1 {
+			w.Errorf("it was logged %d times", n)
+		}
+	})
+}
