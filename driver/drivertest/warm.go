@@ -26,7 +26,8 @@ func (f *Fake) hold(ctx context.Context, spec driver.Spec, hold driver.Hold, of 
 	switch {
 	case ctx.Err() != nil:
 		return nil, fmt.Errorf("hold: %w", ctx.Err())
-	case hold.Lang == "" || hold.Memory <= 0 || len(hold.Command.Argv) == 0 || hold.Command.Code != nil || hold.Command.Stdin != nil:
+	case hold.Lang == "" || hold.Memory <= 0 || len(hold.Command.Argv) == 0 || hold.Command.Code != nil ||
+		hold.Command.Stdin != nil:
 		return nil, fmt.Errorf("hold: %+v is no interpreter that waits", hold)
 	}
 	box, err := f.box(spec)
@@ -210,8 +211,8 @@ func (h *fakeHeld) Resize(limits glovebox.Limits) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	same := h.spec.Limits
-	same.Memory, same.Processes = limits.Memory, limits.Processes
-	same.Wall, same.CPU, same.Egress, same.Output, same.View = limits.Wall, limits.CPU, limits.Egress, limits.Output, limits.View
+	same.Memory, same.Processes, same.Wall, same.CPU = limits.Memory, limits.Processes, limits.Wall, limits.CPU
+	same.Egress, same.Output, same.View = limits.Egress, limits.Output, limits.View
 	if h.proc != nil || same != limits {
 		return fmt.Errorf("resize: %+v cannot become %+v", h.spec.Limits, limits)
 	}
