@@ -35,6 +35,8 @@ type Config struct {
 	// fit now waits. Zero: MemoryPercent of what the machine and this process's own control group allow; that zero: 75.
 	MemoryBudget  glovebox.Size
 	MemoryPercent int
+	// Pool is what is ready before anybody asks. Zero: nothing.
+	Pool Pool
 	// RuntimeDir holds the locks by which they share it. Empty: /run/glovebox for root, else
 	// /tmp/glovebox-UID.
 	RuntimeDir string
@@ -80,7 +82,8 @@ type Engine struct {
 	drivers map[glovebox.Isolation]driver.Driver
 	image   func() (Image, error)
 	memory  func() (*admission.Admission, error)
-	runs    string // the folder of the folders of live runs
+	ready   func() *ready // nil without a pool
+	runs    string        // the folder of the folders of live runs
 	free    func() (memory, disk glovebox.Size, err error)
 
 	opened chan struct{} // closed when store, trace and failed are set
@@ -153,11 +156,12 @@ func New(cfg Config) (*Engine, error) {
 	if e.policy, err = policy.New(cfg.Policy); err != nil {
 		return nil, err
 	}
+	e.ready = sync.OnceValue(e.newReady)
 	e.free = e.freeRoom
 	e.life, e.leaving = context.WithCancelCause(context.Background())
 	e.busy.Go(e.open)
 	// So that both are known by the time a run asks, which is told what is wrong.
-	e.busy.Go(func() { _, _ = e.image(); _, _ = e.memory() })
+	e.busy.Go(func() { _, _ = e.image(); _, _ = e.memory(); e.ready().begin(e) })
 	return e, nil
 }
 
@@ -227,6 +231,11 @@ func (e *Engine) Close() error {
 	e.closed = true
 	e.mu.Unlock()
 	e.leaving(errClosing)
+	e.removing.Go(func() {
+		if err := e.closeReady(); err != nil {
+			e.cfg.Log.Error("close what is ready", "err", err)
+		}
+	})
 	e.busy.Wait()
 	defer e.giveBack() // what goes on while the store is closed
 	if !first || e.store == nil {
