@@ -231,11 +231,6 @@ func (e *Engine) Close() error {
 	e.closed = true
 	e.mu.Unlock()
 	e.leaving(errClosing)
-	e.removing.Go(func() {
-		if err := e.closeReady(); err != nil {
-			e.cfg.Log.Error("close what is ready", "err", err)
-		}
-	})
 	e.busy.Wait()
 	defer e.giveBack() // what goes on while the store is closed
 	if !first || e.store == nil {
@@ -247,9 +242,10 @@ func (e *Engine) Close() error {
 	return nil
 }
 
-// giveBack waits until all sandboxes are gone, then gives back the memory of those that could not be closed too: nothing of
+// giveBack ends what is ready and waits until all sandboxes are gone, then gives back the memory of those that could not be closed too: nothing of
 // them outlives this process, which is about to end.
 func (e *Engine) giveBack() {
+	e.closeReady()
 	e.removing.Wait()
 	if a, err := e.memory(); err == nil {
 		a.Close()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -171,6 +172,9 @@ func (r *run) giveBackMemory(ctx context.Context) error {
 // takeInputs copies what the program is given. Its errors are refusals or ctx's.
 func (r *run) takeInputs(ctx context.Context) (err error) {
 	if r.spare != nil { // it shows a folder already, which is empty
+		if len(r.req.Inputs) == 0 {
+			return os.Chmod(r.spare.Inputs, 0o555)
+		}
 		r.inputs, err = takeInputs(ctx, r.policy, r.who, r.req.Inputs, r.spare.Inputs)
 		return err
 	}

@@ -87,20 +87,19 @@ func (w *ready) begin(e *Engine) {
 	if !d.Allow || !ok {
 		return
 	}
-	for _, code := range append([]string{""}, w.data[:min(1, len(w.data))]...) {
-		if kind, err := w.kind(warmer, home, "python", code, d.Grant); err == nil {
-			w.pool.Keep(kind)
-		}
+	cmd, err := command(glovebox.Request{Lang: "python"}, w.image)
+	if err != nil {
+		return // requests are told
+	}
+	w.pool.Keep(w.kind(warmer, home, "python", cmd, "", d.Grant))
+	if len(w.data) > 0 {
+		w.pool.Keep(w.kind(warmer, home, "python", cmd, w.data[0], d.Grant))
 	}
 }
 
-// kind is what may serve a request that serves() may be for.
-func (w *ready) kind(d driver.Warmer, tenant, lang, code string, g glovebox.Grant) (lease.Kind, error) {
-	cmd, err := command(glovebox.Request{Lang: lang}, w.image)
-	if err != nil {
-		return lease.Kind{}, err
-	}
-	cmd.Code = nil // that comes with the request
+// kind is what serves code in lang, whose interpreter is started by cmd, without arguments, in an image of now.
+func (w *ready) kind(d driver.Warmer, tenant, lang string, cmd driver.Command, code string, g glovebox.Grant) lease.Kind {
+	cmd.Env, cmd.Code, cmd.Stdin = environment(nil), nil, nil // what else there is comes with the request
 	hold := driver.Hold{Lang: lang, Command: cmd, Memory: waitMemory[lang]}
 	if lang == "python" {
 		hold.Modules = baseModules
@@ -110,7 +109,7 @@ func (w *ready) kind(d driver.Warmer, tenant, lang, code string, g glovebox.Gran
 	}
 	name, _, _ := strings.Cut(w.image.Identity(), "@")
 	return lease.Kind{Driver: d, Tenant: tenant, Image: name, Identity: w.image.Identity(), Root: w.image.Root(), Limits: w.limits,
-		Hold: hold, Fork: w.forks && lang == "python" && g.Trust != glovebox.TrustHostile}, nil
+		Hold: hold, Fork: w.forks && lang == "python" && g.Trust != glovebox.TrustHostile}
 }
 
 // serves tells whether a sandbox that was made before could be just what a request asks for: its interpreter was started
@@ -191,10 +190,9 @@ func (r *run) takeSpare() {
 	if !ok || !w.serves(r.req, lang, r.command.CodeName, g.Limits) {
 		return
 	}
-	kind, err := w.kind(d, r.who.Tenant, lang, r.req.Code, g)
-	if err != nil {
-		return // the image has no such interpreter, which the request was refused for
-	}
+	cmd := r.command
+	cmd.Argv = cmd.Argv[:len(cmd.Argv)-len(r.req.Args)]
+	kind := w.kind(d, r.who.Tenant, lang, cmd, r.req.Code, g)
 	if r.spare = w.pool.Take(kind, g.Limits.Memory); r.spare != nil {
 		r.begunAs = r.spare.Start
 		r.adopt(r.spare.Sandbox, r.spare.Close)
@@ -280,13 +278,24 @@ func (r *run) acquire(ctx context.Context) (err error) {
 	return err
 }
 
-// closeReady ends what is ready. What is given out by then is waited for.
-func (e *Engine) closeReady() error {
+// PoolStats counts what was ready and was not; zero without a pool.
+func (e *Engine) PoolStats() lease.Stats {
 	w := e.ready()
 	if w == nil {
-		return nil
+		return lease.Stats{}
+	}
+	return w.pool.Stats()
+}
+
+// closeReady ends what is ready, and waits for what is given out.
+func (e *Engine) closeReady() {
+	w := e.ready()
+	if w == nil {
+		return
 	}
 	ctx, stop := context.WithTimeout(context.Background(), 2*undoLimit)
 	defer stop()
-	return w.pool.Close(ctx)
+	if err := w.pool.Close(ctx); err != nil {
+		e.cfg.Log.Error("close what is ready", "err", err)
+	}
 }

@@ -81,6 +81,8 @@ type shelf struct {
 	failed   time.Time
 	again    time.Time // nothing is made before
 
+	noRoom, noTemplate time.Time // no memory is looked for before, for a spare and for a template
+
 	taken, empty int64
 }
 

@@ -46,17 +46,8 @@ func (p *Pool) make(s *shelf) {
 		sp.of.uses++
 		sp.of.live++
 	}
-	for i, r := range p.reserve {
-		if r.memory == sp.memory {
-			sp.share = r.share
-			p.reserve = append(p.reserve[:i], p.reserve[i+1:]...)
-			break
-		}
-	}
 	past := p.mayPass(sp.memory)
-	if sp.share == nil {
-		p.held += sp.memory
-	}
+	sp.share = p.claim(sp.memory)
 	s.making++
 	p.making++
 	p.there++
@@ -74,7 +65,11 @@ func (p *Pool) make(s *shelf) {
 		}
 		if err != nil {
 			p.there--
-			p.failed(s, now, "make a spare", err)
+			if errors.Is(err, errNoRoom) {
+				s.noRoom = now.Add(noRoomPause)
+			} else {
+				p.failed(s, now, "make a spare", err)
+			}
 			if sp.of != nil {
 				p.leave(sp.of)
 			}
@@ -169,22 +164,19 @@ func (p *Pool) discard(s *shelf, sp *spare, reason string) {
 
 // failed counts what could not be made; p.mu is held.
 func (p *Pool) failed(s *shelf, now time.Time, what string, err error) {
-	switch {
-	case p.closed:
-	case errors.Is(err, errNoRoom):
-		s.again = now.Add(lookAt)
-	default:
-		p.counts.Failed++
-		first := s.note(now)
-		attrs := append(s.attrs(), "err", err)
-		if first {
-			p.log.Warn(what+": runs start cold meanwhile", attrs...)
-		} else {
-			p.log.Debug(what, attrs...)
-		}
-		if s.failures%templateFails == 0 { // it may be the template's fault
-			p.retire(s)
-		}
+	if p.closed {
+		return
+	}
+	p.counts.Failed++
+	first := s.note(now)
+	attrs := append(s.attrs(), "err", err)
+	if first {
+		p.log.Warn(what+": runs start cold meanwhile", attrs...)
+	} else {
+		p.log.Debug(what, attrs...)
+	}
+	if s.failures%templateFails == 0 { // it may be the template's fault
+		p.retire(s)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"glovebox"
 	"glovebox/driver"
+	"glovebox/internal/admission"
 )
 
 // TestMemory: a spare holds memory of the budget until it is given out, a template while it lives; together never more than
@@ -45,58 +46,80 @@ func TestMemory(t *testing.T) {
 	})
 }
 
-// TestRunsComeFirst: a run that goes on waiting for memory gets it from the spares; one that waits for a moment does not,
-// and does not keep spares from being replaced.
+// TestRunsComeFirst: a run that goes on waiting for memory gets that of what nobody asks for, and much later that of all; one
+// that could never be beside the spares gets what lacks at once. One that waits for a moment changes nothing.
 func TestRunsComeFirst(t *testing.T) {
-	inBubble(t, Config{Min: 8}, 2*glovebox.GiB, func(w *world) {
-		big := w.kind()
-		big.Hold.Memory = 64 * mib
-		w.Keep(big)
-		settled(5 * time.Second)
-		w.ready(8)
-		rest, err := w.memory.Acquire(w.Context(), 2*glovebox.GiB-8*64*mib)
-		if err != nil {
-			w.Fatal(err)
-		}
-		begun := time.Now()
-		got := make(chan error, 1)
-		acquire := func(need glovebox.Size) {
-			done := w.Waits(need)
-			s, err := w.memory.Acquire(w.Context(), need)
-			done()
-			if err == nil {
-				err = s.Release()
-			}
-			got <- err
-		}
-		go acquire(128 * mib)
-		settled(grace / 2)
-		w.ready(8)
-		w.close(w.take(big)) // its successor takes what it held, although a run waits
-		settled(grace / 4)
-		w.ready(8)
-		settled(grace / 2)
-		if err := <-got; err != nil {
-			w.Error(err)
-		}
-		if took := time.Since(begun); took > 2*grace {
-			w.Errorf("the run waited %v", took)
-		}
-		w.ready(6)
-		w.discarded("memory", 2)
-		settled(respite - grace)
-		w.ready(6)
-		settled(2 * respite)
-		w.ready(8)
-		go acquire(512 * mib) // all
-		settled(2 * grace)
-		if err := <-got; err != nil {
-			w.Error(err)
-		}
-		if err := rest.Release(); err != nil {
-			w.Error(err)
-		}
-	})
+	for name, tt := range map[string]struct {
+		busy bool
+		need glovebox.Size
+		want time.Duration // that it waits
+		left int           // spares, of eight
+	}{
+		"nobody asks":            {false, 128 * mib, grace, 6},
+		"somebody asks":          {true, 128 * mib, patience, 6},
+		"it would never fit":     {false, glovebox.GiB + 576*mib, 0, 7},
+		"nor if somebody asks":   {true, glovebox.GiB + 576*mib, 0, 6}, // one is given out and not replaced for a while
+		"it needs all there is":  {false, 2 * glovebox.GiB, 0, 0},
+		"a moment is not enough": {false, 64 * mib, grace / 2, 8},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, Config{Min: 8}, 2*glovebox.GiB, func(w *world) {
+				big := w.kind()
+				big.Hold.Memory = 64 * mib
+				w.Keep(big)
+				settled(5 * time.Second)
+				w.ready(8)
+				others := 2*glovebox.GiB - 8*64*mib // all that there is beside the spares
+				if tt.need > glovebox.GiB {
+					others = 0
+				}
+				rest, err := w.memory.Acquire(w.Context(), max(others, 1))
+				if err != nil {
+					w.Fatal(err)
+				}
+				if others == 0 || tt.left == 8 {
+					time.AfterFunc(grace/2, func() { _ = rest.Release() })
+				}
+				begun := time.Now()
+				got := make(chan *admission.Share, 1)
+				go func() {
+					defer w.Waits(tt.need)()
+					s, err := w.memory.Acquire(w.Context(), tt.need)
+					if err != nil {
+						w.Error(err)
+					}
+					got <- s
+				}()
+				var s *admission.Share
+				for s == nil {
+					select {
+					case s = <-got:
+					case <-time.After(20 * time.Millisecond):
+						if tt.busy { // what it held is its successor's, although a run waits
+							w.close(w.take(big))
+						}
+					}
+				}
+				took := time.Since(begun)
+				if others == 0 {
+					took = max(0, took-grace/2)
+				}
+				if took < tt.want || took > tt.want+50*time.Millisecond {
+					w.Errorf("it waited %v, want %v", took, tt.want)
+				}
+				w.ready(tt.left)
+				settled(respite - 300*time.Millisecond)
+				w.ready(tt.left)
+				for _, s := range []*admission.Share{s, rest} {
+					if err := s.Release(); err != nil {
+						w.Error(err)
+					}
+				}
+				settled(2 * respite)
+				w.ready(8)
+			})
+		})
+	}
 }
 
 // TestRunsOfOthers: it may be another process whose run waits.

@@ -46,8 +46,9 @@ const (
 	growEvery = 100 * time.Millisecond // how often the target of a kind may double
 	lookAt    = time.Second            // how often the machine is looked at
 
-	firstPause = time.Second // after a failure
-	lastPause  = time.Minute
+	noRoomPause = 100 * time.Millisecond // after there was no memory
+	firstPause  = time.Second            // after a failure
+	lastPause   = time.Minute
 
 	makeLimit  = 30 * time.Second // to make a spare
 	brewLimit  = time.Minute      // to make a template
@@ -298,7 +299,7 @@ type Lease struct {
 	Sandbox driver.HeldSandbox
 	// ID is the Spec's.
 	ID string
-	// Inputs is the folder that the sandbox shows as /inputs: empty, mode 0555, and the holder's to fill before Exec.
+	// Inputs is the folder that the sandbox shows as /inputs: as Config.Inputs made it, and the holder's to fill before Exec.
 	Inputs string
 	// Start is spare or fork.
 	Start string

@@ -43,9 +43,8 @@ func (t *template) worn(now time.Time) bool {
 // brew begins to make a template; p.mu is held.
 func (p *Pool) brew(s *shelf) {
 	p.brewing, s.brewing = true, true
-	p.held += TemplateMemory
-	past := p.mayPass(0) // it is counted already
-	t := &template{id: newID(), left: make(chan struct{})}
+	past := p.mayPass(TemplateMemory)
+	t := &template{id: newID(), left: make(chan struct{}), share: p.claim(TemplateMemory)}
 	p.work.Go(func() {
 		err := p.buildTemplate(&s.kind, t, past)
 		p.mu.Lock()
@@ -56,6 +55,10 @@ func (p *Pool) brew(s *shelf) {
 		if err != nil {
 			p.settle(t.share, TemplateMemory, errors.Is(err, driver.ErrLeftBehind))
 			var known *glovebox.Error
+			if errors.Is(err, errNoRoom) {
+				s.noTemplate = now.Add(lookAt)
+				return
+			}
 			if errors.As(err, &known) && known.Code == glovebox.CodeUnavailable && !p.closed {
 				s.held = true
 				p.log.Warn("nothing can be forked here: each spare loads its modules itself", append(s.attrs(), "err", err)...)
@@ -78,8 +81,10 @@ func (p *Pool) brew(s *shelf) {
 func (p *Pool) buildTemplate(kind *Kind, t *template, past bool) (err error) {
 	ctx, stop := context.WithTimeout(p.life, brewLimit)
 	defer stop()
-	if t.share, err = p.take(TemplateMemory, past); err != nil {
-		return err
+	if t.share == nil {
+		if t.share, err = p.take(TemplateMemory, past); err != nil {
+			return err
+		}
 	}
 	if t.inputs, t.remove, err = p.cfg.Inputs(ctx, t.id, ""); err != nil {
 		return err
@@ -146,7 +151,11 @@ func (p *Pool) closeTemplate(t *template) {
 			p.log.Error("close a template: its memory stays taken", "id", t.id, "err", err)
 		}
 		delete(p.retired, t)
-		p.settle(t.share, TemplateMemory, err != nil)
+		if err == nil && !p.closed && time.Now().After(p.giving) {
+			p.reserve = append(p.reserve, reserved{t.share, TemplateMemory}) // for its successor, if one is missing
+		} else {
+			p.settle(t.share, TemplateMemory, err != nil)
+		}
 		p.stir()
 	})
 }

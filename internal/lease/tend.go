@@ -1,30 +1,38 @@
 package lease
 
 import (
+	"slices"
 	"time"
 
 	"glovebox"
+	"glovebox/internal/admission"
 )
 
-// What runs that wait for memory get from the pool, and when.
+// What runs that wait for memory get from the pool, and when. Runs wait for each other mostly, and longer if they all have to
+// start cold.
 const (
-	grace    = 250 * time.Millisecond // a run that waits no longer than this costs no spare
-	respite  = 2 * time.Second        // in which nothing is made after something was given
+	grace    = 250 * time.Millisecond // then one gets the memory of what nobody asks for
+	patience = 2 * time.Second        // then that of all
+	respite  = 2 * time.Second        // in which nothing is made after that
 	stranger = 512 * glovebox.MiB     // given to a run of another process, which does not say what it needs
 )
 
 // wait is a run that waits for memory.
 type wait struct {
-	need glovebox.Size
-	due  time.Time
+	need       glovebox.Size
+	since, due time.Time
 }
 
-// Waits says that a run waits for so much memory. Spares give way to one that goes on waiting. done says that it does not
-// wait any more; it is called once.
+// Waits says that a run waits for so much memory. Spares give way to one that goes on waiting, and at once to one that could
+// never be beside them. done says that it does not wait any more; it is called once.
 func (p *Pool) Waits(need glovebox.Size) (done func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	w := &wait{need, time.Now().Add(grace)}
+	w := &wait{need: need, since: time.Now()}
+	w.due = w.since.Add(grace)
+	if need+p.held > p.cfg.Memory.Budget() {
+		w.due = w.since
+	}
 	p.waits[w] = struct{}{}
 	p.stir()
 	return func() {
@@ -101,18 +109,19 @@ func (p *Pool) tend(give glovebox.Size) (next time.Duration) {
 			delete(p.shelves, k)
 		}
 	}
+	p.giveAway(give, true, now)
 	for w := range p.waits {
 		if until := w.due.Sub(now); until > 0 {
 			next = min(next, until)
 			continue
 		}
-		give += w.need
+		if lacks := w.need + p.held - p.cfg.Memory.Budget(); lacks > 0 {
+			p.giveAway(lacks, true, now)
+		} else {
+			p.giveAway(w.need, now.Sub(w.since) >= patience, now)
+		}
 		w.due = now.Add(grace)
 		next = min(next, grace)
-	}
-	if give > 0 && p.held > 0 {
-		p.giveAway(give)
-		p.giving = now.Add(respite)
 	}
 	if len(p.shelves) == 0 && p.held == 0 {
 		return time.Hour // until somebody asks
@@ -166,16 +175,23 @@ func (p *Pool) drop(s *shelf, reason string) {
 	delete(p.shelves, s.kind.key())
 }
 
-// giveAway gives so much memory back: what is in reserve, then the oldest spares, then the templates.
-func (p *Pool) giveAway(need glovebox.Size) {
-	for _, r := range p.reserve {
-		need -= r.memory
+// giveAway gives so much memory back, or all of it that there is: what is in reserve, then the oldest spares, then templates.
+// Of kinds that are asked for right now it takes nothing unless from all.
+func (p *Pool) giveAway(need glovebox.Size, all bool, now time.Time) {
+	if need <= 0 {
+		return
 	}
-	p.freeReserve()
+	if p.rest = later(p.rest, now.Add(respite)); all {
+		p.giving = later(p.giving, now.Add(respite))
+		for _, r := range p.reserve {
+			need -= r.memory
+		}
+		p.freeReserve()
+	}
 	for need > 0 {
 		var from *shelf
 		for _, s := range p.shelves {
-			if len(s.spares) > 0 && (from == nil || s.spares[0].born.Before(from.spares[0].born)) {
+			if len(s.spares) > 0 && (all || !s.urgent(now)) && (from == nil || s.spares[0].born.Before(from.spares[0].born)) {
 				from = s
 			}
 		}
@@ -188,14 +204,18 @@ func (p *Pool) giveAway(need glovebox.Size) {
 		p.discard(from, sp, "memory")
 	}
 	for _, s := range p.shelves {
-		if need <= 0 {
-			return
-		}
-		if s.template != nil {
+		if need > 0 && s.template != nil && (all || !s.urgent(now)) {
 			need -= TemplateMemory
 			p.retire(s)
 		}
 	}
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
 }
 
 // fill begins to make what is missing and may be made now. It says in what time more may be.
@@ -209,23 +229,15 @@ func (p *Pool) fill(now time.Time) (next time.Duration) {
 		p.freeReserve()
 		return min(next, wait)
 	}
-	full := true
-	for {
+	for p.making < p.cfg.Makings && p.there < 4*p.cfg.Max {
 		s, wait := p.neediest(now)
-		full = full && s == nil && wait == 0
 		if s == nil {
 			if wait > 0 {
 				next = min(next, wait)
 			}
 			break
 		}
-		if p.making >= p.cfg.Makings || p.there >= 4*p.cfg.Max {
-			break
-		}
 		p.make(s)
-	}
-	if full && p.making == 0 {
-		p.freeReserve()
 	}
 	if !p.brewing {
 		for _, s := range p.shelves {
@@ -235,7 +247,26 @@ func (p *Pool) fill(now time.Time) (next time.Duration) {
 			}
 		}
 	}
+	p.trimReserve(now)
 	return next
+}
+
+// trimReserve gives back the memory in reserve that is more than is missing.
+func (p *Pool) trimReserve(now time.Time) {
+	missing := map[glovebox.Size]int{}
+	for _, s := range p.shelves {
+		missing[s.memory()] += max(s.target-s.fresh(now)-s.making, 0)
+		if s.forks() && s.target > 0 && s.template == nil && !s.brewing {
+			missing[TemplateMemory]++
+		}
+	}
+	p.reserve = slices.DeleteFunc(p.reserve, func(r reserved) bool {
+		if missing[r.memory]--; missing[r.memory] >= 0 {
+			return false
+		}
+		p.settle(r.share, r.memory, false)
+		return true
+	})
 }
 
 // neediest is the shelf that a spare is made for next: one that is asked for right now before others, then the one that has
@@ -250,6 +281,9 @@ func (p *Pool) neediest(now time.Time) (best *shelf, wait time.Duration) {
 		}
 		u := s.urgent(now)
 		pause := s.again.Sub(now)
+		if !p.reserves(s.memory()) {
+			pause = max(pause, s.noRoom.Sub(now))
+		}
 		if !u {
 			pause = max(pause, p.rest.Sub(now))
 		}
@@ -272,8 +306,9 @@ func (p *Pool) neediest(now time.Time) (best *shelf, wait time.Duration) {
 }
 
 func (p *Pool) needsTemplate(s *shelf, now time.Time) bool {
-	return s.forks() && s.target > 0 && !s.brewing && !now.Before(s.again) && (s.template == nil || s.template.worn(now)) &&
-		p.fits(TemplateMemory)
+	pause := now.Before(s.again) || now.Before(s.noTemplate) && !p.reserves(TemplateMemory)
+	return s.forks() && s.target > 0 && !s.brewing && !pause && (s.template == nil || s.template.worn(now)) &&
+		(p.fits(TemplateMemory) || p.reserves(TemplateMemory))
 }
 
 // fits tells whether the pool may hold so much more: never over half of the budget.
@@ -281,14 +316,21 @@ func (p *Pool) fits(memory glovebox.Size) bool { return p.held+memory <= p.cfg.M
 
 // mayPass tells whether so much more may be taken past runs that wait: they wait for each other mostly, and would all start
 // cold without. That is a small part of the budget, and goes when one of them waits for longer.
-func (p *Pool) mayPass(memory glovebox.Size) bool { return p.held+memory <= p.cfg.Memory.Budget()/8 }
+func (p *Pool) mayPass(memory glovebox.Size) bool { return p.held+memory <= p.cfg.Memory.Budget()/4 }
 
 // reserves tells whether there is memory in reserve.
 func (p *Pool) reserves(memory glovebox.Size) bool {
-	for _, r := range p.reserve {
-		if r.memory == memory {
-			return true
-		}
+	return slices.ContainsFunc(p.reserve, func(r reserved) bool { return r.memory == memory })
+}
+
+// claim takes memory out of the reserve, or out of the pool's bound: then its share is still to be taken, and nil.
+func (p *Pool) claim(memory glovebox.Size) *admission.Share {
+	i := slices.IndexFunc(p.reserve, func(r reserved) bool { return r.memory == memory })
+	if i < 0 {
+		p.held += memory
+		return nil
 	}
-	return false
+	share := p.reserve[i].share
+	p.reserve = slices.Delete(p.reserve, i, i+1)
+	return share
 }
