@@ -242,8 +242,8 @@ func (e *Engine) Close() error {
 	return nil
 }
 
-// giveBack ends what is ready and waits until all sandboxes are gone, then gives back the memory of those that could not be closed too: nothing of
-// them outlives this process, which is about to end.
+// giveBack ends what is ready and waits until all sandboxes are gone, then gives back the memory of those that could not be
+// closed too: nothing of them outlives this process, which is about to end.
 func (e *Engine) giveBack() {
 	e.closeReady()
 	e.removing.Wait()

@@ -107,9 +107,10 @@ func (w *ready) kind(d driver.Warmer, tenant, lang string, cmd driver.Command, c
 			hold.Modules, hold.Memory = slices.Concat(baseModules, w.data), dataMemory
 		}
 	}
-	name, _, _ := strings.Cut(w.image.Identity(), "@")
-	return lease.Kind{Driver: d, Tenant: tenant, Image: name, Identity: w.image.Identity(), Root: w.image.Root(), Limits: w.limits,
-		Hold: hold, Fork: w.forks && lang == "python" && g.Trust != glovebox.TrustHostile}
+	identity := w.image.Identity()
+	name, _, _ := strings.Cut(identity, "@")
+	return lease.Kind{Driver: d, Tenant: tenant, Image: name, Identity: identity, Root: w.image.Root(), Limits: w.limits, Hold: hold,
+		Fork: w.forks && lang == "python" && g.Trust != glovebox.TrustHostile}
 }
 
 // serves tells whether a sandbox that was made before could be just what a request asks for: its interpreter was started
@@ -119,7 +120,8 @@ func (w *ready) serves(req glovebox.Request, lang, codeName string, l glovebox.L
 	if len(req.Argv) > 0 || waitMemory[lang] == 0 || codeName != codeNames[lang] {
 		return false
 	}
-	if l.Disk != d.Disk || l.Files != d.Files || l.OpenFiles != d.OpenFiles || l.CPUs != d.CPUs || inMemory(l) != inMemory(d) {
+	if l.Disk != d.Disk || l.Files != d.Files || l.OpenFiles != d.OpenFiles || l.CPUs != d.CPUs ||
+		inMemory(l) != inMemory(d) {
 		return false
 	}
 	for name := range req.Env {

@@ -36,11 +36,14 @@ func (f *Fake) hold(ctx context.Context, spec driver.Spec, hold driver.Hold, of 
 	}
 	h := &fakeHeld{fakeBox: box, hold: hold, of: of, lost: make(chan struct{})}
 	f.mu.Lock()
-	defer f.mu.Unlock()
 	if f.held == nil {
 		f.held = map[string]*fakeHeld{}
 	}
 	f.held[spec.ID] = h
+	f.mu.Unlock()
+	if of != nil && over(of.ended) { // meanwhile
+		h.lose()
+	}
 	return h, nil
 }
 

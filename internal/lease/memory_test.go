@@ -3,6 +3,7 @@ package lease
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -90,16 +91,7 @@ func TestRunsComeFirst(t *testing.T) {
 					}
 					got <- s
 				}()
-				var s *admission.Share
-				for s == nil {
-					select {
-					case s = <-got:
-					case <-time.After(20 * time.Millisecond):
-						if tt.busy { // what it held is its successor's, although a run waits
-							w.close(w.take(big))
-						}
-					}
-				}
+				s := w.whileTaking(got, big, tt.busy)
 				took := time.Since(begun)
 				if others == 0 {
 					took = max(0, took-grace/2)
@@ -119,6 +111,20 @@ func TestRunsComeFirst(t *testing.T) {
 				w.ready(8)
 			})
 		})
+	}
+}
+
+// whileTaking waits for memory while spares are taken, if so.
+func (w *world) whileTaking(got <-chan *admission.Share, k Kind, busy bool) *admission.Share {
+	for {
+		select {
+		case s := <-got:
+			return s
+		case <-time.After(70 * time.Millisecond):
+			if busy { // what it held is its successor's, although a run waits
+				w.close(w.take(k))
+			}
+		}
 	}
 }
 
@@ -191,10 +197,9 @@ func TestLeftBehind(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, Config{}, 2*glovebox.GiB, func(w *world) {
-				failed := false
+				var failed atomic.Bool
 				w.failing(func(step string) error {
-					if step == tt.step && (!failed || step == "close") {
-						failed = true
+					if step == tt.step && (!failed.Swap(true) || step == "close") {
 						return tt.err
 					}
 					return nil

@@ -8,8 +8,8 @@ import (
 	"glovebox/internal/admission"
 )
 
-// What runs that wait for memory get from the pool, and when. Runs wait for each other mostly, and longer if they all have to
-// start cold.
+// What runs that wait for memory get from the pool, and when. Runs wait for each other mostly, and longer if they all have
+// to start cold.
 const (
 	grace    = 250 * time.Millisecond // then one gets the memory of what nobody asks for
 	patience = 2 * time.Second        // then that of all
@@ -175,8 +175,8 @@ func (p *Pool) drop(s *shelf, reason string) {
 	delete(p.shelves, s.kind.key())
 }
 
-// giveAway gives so much memory back, or all of it that there is: what is in reserve, then the oldest spares, then templates.
-// Of kinds that are asked for right now it takes nothing unless from all.
+// giveAway gives so much memory back, or all that there is: what is in reserve, then the oldest spares, then templates. Of
+// kinds that are asked for right now it takes nothing unless from all.
 func (p *Pool) giveAway(need glovebox.Size, all bool, now time.Time) {
 	if need <= 0 {
 		return
