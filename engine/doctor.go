@@ -101,17 +101,29 @@ func (e *Engine) roomControls(g glovebox.Grant) []glovebox.Control {
 	}
 }
 
-// freeRoom is the memory of the machine that programs can have without others losing theirs, and what is left to this user
-// on the file system of the data_dir, or of the nearest folder above it that there is.
-func (e *Engine) freeRoom() (memory, disk glovebox.Size, err error) {
+// machineMemory is the memory of the machine that programs can have without others losing theirs, and all there is.
+func machineMemory() (available, all glovebox.Size, err error) {
 	text, err := kernelfile.Read("/proc/meminfo")
 	if err != nil {
 		return 0, 0, err
 	}
-	_, rest, ok := strings.Cut(text, "MemAvailable:")
-	var kib int64
-	if _, err := fmt.Sscan(rest, &kib); err != nil || !ok {
-		return 0, 0, errors.New("the kernel does not tell how much memory is available")
+	for name, size := range map[string]*glovebox.Size{"MemAvailable:": &available, "MemTotal:": &all} {
+		_, rest, ok := strings.Cut(text, name)
+		var kib int64
+		if _, err := fmt.Sscan(rest, &kib); err != nil || !ok {
+			return 0, 0, errors.New("the kernel does not tell how much memory is available")
+		}
+		*size = glovebox.Size(kib << 10)
+	}
+	return available, all, nil
+}
+
+// freeRoom is the memory of the machine that programs can have, and what is left to this user on the file system of the
+// data_dir, or of the nearest folder above it that there is.
+func (e *Engine) freeRoom() (memory, disk glovebox.Size, err error) {
+	memory, _, err = machineMemory()
+	if err != nil {
+		return 0, 0, err
 	}
 	var fs unix.Statfs_t
 	for dir := e.cfg.DataDir; ; dir = filepath.Dir(dir) {
@@ -122,7 +134,7 @@ func (e *Engine) freeRoom() (memory, disk glovebox.Size, err error) {
 	if err != nil {
 		return 0, 0, err
 	}
-	return glovebox.Size(kib << 10), glovebox.Size(int64(fs.Bavail) * fs.Bsize), nil
+	return memory, glovebox.Size(int64(fs.Bavail) * fs.Bsize), nil
 }
 
 // readRecord says why the trace cannot be used, also where it opens and what is in it cannot be read, or nothing can be

@@ -35,6 +35,8 @@ type Config struct {
 	// fit now waits. Zero: MemoryPercent of what the machine and this process's own control group allow; that zero: 75.
 	MemoryBudget  glovebox.Size
 	MemoryPercent int
+	// Pool is what is ready before anybody asks. Zero: nothing.
+	Pool Pool
 	// RuntimeDir holds the locks by which they share it. Empty: /run/glovebox for root, else
 	// /tmp/glovebox-UID.
 	RuntimeDir string
@@ -80,7 +82,8 @@ type Engine struct {
 	drivers map[glovebox.Isolation]driver.Driver
 	image   func() (Image, error)
 	memory  func() (*admission.Admission, error)
-	runs    string // the folder of the folders of live runs
+	ready   func() *ready // nil without a pool
+	runs    string        // the folder of the folders of live runs
 	free    func() (memory, disk glovebox.Size, err error)
 
 	opened chan struct{} // closed when store, trace and failed are set
@@ -153,11 +156,12 @@ func New(cfg Config) (*Engine, error) {
 	if e.policy, err = policy.New(cfg.Policy); err != nil {
 		return nil, err
 	}
+	e.ready = sync.OnceValue(e.newReady)
 	e.free = e.freeRoom
 	e.life, e.leaving = context.WithCancelCause(context.Background())
 	e.busy.Go(e.open)
 	// So that both are known by the time a run asks, which is told what is wrong.
-	e.busy.Go(func() { _, _ = e.image(); _, _ = e.memory() })
+	e.busy.Go(func() { _, _ = e.image(); _, _ = e.memory(); e.ready().begin(e) })
 	return e, nil
 }
 
@@ -238,9 +242,10 @@ func (e *Engine) Close() error {
 	return nil
 }
 
-// giveBack waits until all sandboxes are gone, then gives back the memory of those that could not be closed too: nothing of
-// them outlives this process, which is about to end.
+// giveBack ends what is ready and waits until all sandboxes are gone, then gives back the memory of those that could not be
+// closed too: nothing of them outlives this process, which is about to end.
 func (e *Engine) giveBack() {
+	e.closeReady()
 	e.removing.Wait()
 	if a, err := e.memory(); err == nil {
 		a.Close()

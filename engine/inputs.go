@@ -48,10 +48,11 @@ type intake struct {
 	folders []string // made, parents first
 }
 
-// takeInputs copies the inputs into dir, which is made. Errors are *glovebox.Error and name the input, or ctx's.
+// takeInputs copies the inputs into dir, which is made where it is not there yet; else it is empty and nobody else's. Errors
+// are *glovebox.Error and name the input, or ctx's.
 func takeInputs(ctx context.Context, p *policy.Policy, who glovebox.Principal, inputs []glovebox.Input, dir string) (
 	[]glovebox.InputRecord, error) {
-	if err := os.Mkdir(dir, 0o755); err != nil {
+	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, glovebox.Internal("make the folder of inputs", err)
 	}
 	root, err := os.OpenRoot(dir)

@@ -27,7 +27,7 @@ func (r *run) result(ctx context.Context, f facts, v verdict, out output.Capture
 		Stdout: out.Stdout.View, Stderr: out.Stderr.View, StdoutBytes: out.Stdout.Bytes, StderrBytes: out.Stderr.Bytes,
 		StdoutTruncated: out.Stdout.Truncated, StderrTruncated: out.Stderr.Truncated, Untrusted: true, Flags: out.Flags,
 		Isolation: grant.Isolation, Posture: glovebox.Posture{}, Trust: grant.Trust, Rule: r.decision.Rule, Image: r.imageName(),
-		Start: "cold", ServedBy: r.cfg.ServedBy, Limits: grant.Limits,
+		Start: r.begunAs, ServedBy: r.cfg.ServedBy, Limits: grant.Limits,
 		Artifacts: []glovebox.Artifact{}, Skipped: []glovebox.Skipped{}, Egress: []glovebox.EgressFlow{},
 	}
 	res.Usage.EgressBytes, res.Usage.QueueMS = new(int64), new(r.queued.Milliseconds()) // there is no way out

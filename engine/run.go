@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -15,6 +16,7 @@ import (
 	"glovebox/driver"
 	"glovebox/internal/admission"
 	"glovebox/internal/cleanup"
+	"glovebox/internal/lease"
 	"glovebox/internal/output"
 	"glovebox/internal/trace"
 )
@@ -43,6 +45,9 @@ type run struct {
 
 	undo    cleanup.Stack // what goes on beside the caller once the end is recorded
 	folder  lateFolder
+	spare   *lease.Lease // nil: the run has a sandbox of its own making
+	resized error        // of the spare
+	begunAs string       // how its sandbox came to be, as results say it
 	box     driver.Sandbox
 	release func(context.Context) error // ends box, once
 	proc    driver.Process
@@ -58,7 +63,8 @@ func (e *Engine) Run(ctx context.Context, who glovebox.Principal, req glovebox.R
 		return nil, err
 	}
 	defer leave()
-	r := &run{Engine: e, id: trace.NewID(e.cfg.Now()), who: who, req: req, sink: sink, begun: time.Now()}
+	r := &run{Engine: e, id: trace.NewID(e.cfg.Now()), who: who, req: req, sink: sink, begun: time.Now(),
+		begunAs: "cold"}
 	res, err := r.run(ctx)
 	r.log(res, err)
 	e.beside(func() {
@@ -92,6 +98,7 @@ func (r *run) run(ctx context.Context) (*glovebox.Result, error) {
 	if err := r.queue(ctx); err != nil && ctx.Err() == nil {
 		return nil, r.refuse(ctx, err)
 	}
+	r.takeSpare()
 	if err := r.takeInputs(ctx); err != nil && ctx.Err() == nil {
 		return nil, r.refuse(ctx, err)
 	}
@@ -148,7 +155,7 @@ func (r *run) admit() error {
 // queue waits until the run's memory is free and holds it until the sandbox is gone. Its errors are refusals or ctx's.
 func (r *run) queue(ctx context.Context) (err error) {
 	begun := time.Now()
-	r.share, err = r.memory.Acquire(ctx, r.decision.Grant.Limits.Memory)
+	err = r.acquire(ctx)
 	r.queued = time.Since(begun)
 	if err == nil {
 		r.undo.Push("give back memory", r.giveBackMemory) // before there is a sandbox, so that it is gone by then
@@ -165,7 +172,14 @@ func (r *run) giveBackMemory(ctx context.Context) error {
 }
 
 // takeInputs copies what the program is given. Its errors are refusals or ctx's.
-func (r *run) takeInputs(ctx context.Context) error {
+func (r *run) takeInputs(ctx context.Context) (err error) {
+	if r.spare != nil { // it shows a folder already, which is empty
+		if len(r.req.Inputs) == 0 {
+			return os.Chmod(r.spare.Inputs, 0o555)
+		}
+		r.inputs, err = takeInputs(ctx, r.policy, r.who, r.req.Inputs, r.spare.Inputs)
+		return err
+	}
 	if len(r.req.Inputs) == 0 {
 		return nil
 	}
@@ -204,7 +218,11 @@ func (r *run) start(ctx context.Context) (recorded bool, err error) {
 			stop()
 		}
 	})
-	boxErr = r.makeBox(making)
+	if r.spare == nil {
+		boxErr = r.makeBox(making)
+	} else {
+		r.resized = r.spare.Sandbox.Resize(r.decision.Grant.Limits) // which releases nothing
+	}
 	both.Wait()
 	switch {
 	case recordErr != nil:
@@ -221,11 +239,16 @@ func (r *run) start(ctx context.Context) (recorded bool, err error) {
 		return true, err
 	}
 	r.tell.start(ctx, r.cfg.Now(), limits)
+	return true, r.exec(ctx)
+}
+
+// letGo releases the code into the run's sandbox.
+func (r *run) letGo(ctx context.Context) (err error) {
 	if r.proc, err = r.box.Exec(ctx, r.command); err != nil {
 		r.proc = nil // an interface around a nil pointer would not be nil
-		return true, fmt.Errorf("release the code: %w", err)
+		return fmt.Errorf("release the code: %w", err)
 	}
-	return true, nil
+	return nil
 }
 
 func (r *run) makeBox(ctx context.Context) error {
@@ -241,14 +264,7 @@ func (r *run) makeBox(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var once sync.Once
-	var closed error
-	r.box = box
-	r.release = func(ctx context.Context) error {
-		once.Do(func() { closed = box.Close(ctx) })
-		return closed
-	}
-	r.undo.Push("close the sandbox", r.release)
+	r.adopt(box, box.Close)
 	return nil
 }
 
@@ -422,6 +438,7 @@ func (r *run) log(res *glovebox.Result, err error) {
 		return
 	}
 	attrs = append(attrs, slog.String("isolation", string(res.Isolation)), slog.String("status", string(res.Status)),
+		slog.String("start", res.Start),
 		slog.Int64("stdout_bytes", res.StdoutBytes), slog.Int64("stderr_bytes", res.StderrBytes))
 	if res.Usage.WallMS != nil {
 		attrs = append(attrs, slog.Int64("wall_ms", *res.Usage.WallMS))

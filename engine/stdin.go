@@ -16,6 +16,7 @@ type stdin struct {
 	from io.Reader
 
 	mu     sync.Mutex
+	read   bool
 	failed error
 }
 
@@ -32,6 +33,9 @@ func newStdin(req glovebox.Request) *stdin {
 
 // Read implements io.Reader.
 func (s *stdin) Read(p []byte) (int, error) {
+	s.mu.Lock()
+	s.read = true
+	s.mu.Unlock()
 	n, err := s.from.Read(p)
 	if err != nil && err != io.EOF {
 		s.mu.Lock()
@@ -41,6 +45,16 @@ func (s *stdin) Read(p []byte) (int, error) {
 		}
 	}
 	return n, err
+}
+
+// begun tells whether any of it may have been read; false for a nil stdin.
+func (s *stdin) begun() bool {
+	if s == nil {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.read
 }
 
 // failure is what kept the input from being read to its end so far; nil for a nil stdin.

@@ -71,6 +71,12 @@ func New(c Config) (*Policy, error) {
 	return &Policy{rungs, slices.Clone(c.Available), limits, images, slices.Clone(c.InputRoots)}, nil
 }
 
+// DefaultLimits are those of a request that names none.
+func (p *Policy) DefaultLimits() glovebox.Limits {
+	limits, _ := p.limits.grant(glovebox.Limits{}) // nothing that is not asked for is refused
+	return limits
+}
+
 // Decide says whether who may have req and with what: the rung, the image and every limit. It reads req and changes nothing
 // of it; it does not read StdinFrom. A refused decision has a code, a reason and a fix for the caller, and a zero Grant.
 func (p *Policy) Decide(who glovebox.Principal, req glovebox.Request) glovebox.Decision {

@@ -24,17 +24,21 @@ type Fake struct {
 	// Program is what Exec runs. It must end soon after ctx, which ends when the tree is killed; what it returns then is
 	// replaced by SIGKILL. What it started with Fork outlives it.
 	Program func(ctx context.Context, p *Proc) driver.Exit
-	// Fail, if set, is called before each step (controls, start, exec, sample, kill, open, disk, close) and may delay it,
-	// or fail it by returning an error. A failing close still releases.
+	// Fail, if set, is called before each step (controls, start, hold, template, fork, resize, exec, sample, kill, open, disk,
+	// close, end) and may delay it, or fail it by returning an error. A failing close still releases; so does end, which is the
+	// close of a template.
 	Fail func(step string) error
 	// Missing are controls that it reports besides one that is there.
 	Missing []glovebox.Control
 	// Dir is an existing folder for what programs leave in /outputs; without it they leave nothing.
 	Dir string
 
-	mu    sync.Mutex
-	calls []string
-	live  []string
+	mu        sync.Mutex
+	calls     []string
+	live      []string
+	held      map[string]*fakeHeld
+	templates map[string]*fakeTemplate
+	orphans   []string
 }
 
 // Calls lists the steps taken so far, samples left out.
@@ -85,6 +89,15 @@ func (f *Fake) Start(ctx context.Context, spec driver.Spec) (driver.Sandbox, err
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("start: %w", err)
 	}
+	b, err := f.box(spec)
+	if err != nil {
+		return nil, err // not b, which would be an interface around a nil pointer
+	}
+	return b, nil
+}
+
+// box makes a sandbox.
+func (f *Fake) box(spec driver.Spec) (*fakeBox, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if slices.Contains(f.live, spec.ID) {
@@ -201,6 +214,7 @@ type Proc struct {
 
 	mu     sync.Mutex
 	killed bool // before the leader ended
+	lost   bool // likewise, with the whole sandbox
 	over   bool // the leader has ended
 	exit   driver.Exit
 	sample driver.Sample
@@ -231,7 +245,10 @@ func newProc(b *fakeBox, cmd driver.Command) *Proc {
 		}
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		if p.exit = exit; p.killed {
+		switch p.exit = exit; {
+		case p.lost:
+			p.exit = driver.Exit{Lost: true}
+		case p.killed:
 			p.exit = driver.Exit{Signal: syscall.SIGKILL}
 		}
 		p.over = true
@@ -294,6 +311,14 @@ func (p *Proc) Leave(path string, data []byte) error {
 		return err
 	}
 	return os.WriteFile(full, data, 0o600)
+}
+
+// lose ends the tree as the end of its sandbox would.
+func (p *Proc) lose() {
+	p.mu.Lock()
+	p.lost = p.lost || !p.over
+	p.mu.Unlock()
+	p.end()
 }
 
 // kill is idempotent; it returns when the tree is dead or ctx ends.

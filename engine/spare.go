@@ -1,0 +1,308 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"glovebox"
+	"glovebox/driver"
+	"glovebox/internal/boot"
+	"glovebox/internal/lease"
+)
+
+// Pool is what an engine has ready before anybody asks. The zero value is nothing: every run starts cold.
+type Pool struct {
+	// Spares is the most that are ready of one kind. Zero: there is no pool.
+	Spares int
+	// Idle is how long nobody asks for a kind before the last of its spares goes. Zero: 10 minutes.
+	Idle time.Duration
+	// Forks allows spares that are forks of one interpreter. They share with each other what it fixed at its start, such as
+	// its hash seed and the layout of its memory, and never with another tenant's. Code of hostile trust gets none.
+	Forks bool
+}
+
+// home is the tenant for which Python is ready from the start.
+const home = "local"
+
+// baseModules are loaded in every Python that waits: what most programs of a few lines begin with.
+var baseModules = []string{"json", "csv", "re", "datetime", "statistics", "sqlite3", "math", "random", "collections",
+	"itertools", "functools"}
+
+// dataModules are loaded too, as far as the image has them, where a program names one of them. They take a while to load,
+// and memory.
+var dataModules = []string{"numpy", "pandas", "openpyxl", "matplotlib"}
+
+// waitMemory is what an interpreter may have while it waits for its code. Those that load their modules themselves need
+// more than a fork does.
+var waitMemory = map[string]glovebox.Size{"bash": 64 * glovebox.MiB, "node": 128 * glovebox.MiB, "python": 64 * glovebox.MiB}
+
+const dataMemory = 320 * glovebox.MiB
+
+// ready is what an engine has ready. A nil *ready has nothing.
+type ready struct {
+	pool   *lease.Pool
+	image  Image
+	limits glovebox.Limits // those that spares are made with
+	forks  bool
+	data   []string // of dataModules
+}
+
+// newReady makes the pool, or nil where there is to be none or nothing can be run anyway.
+func (e *Engine) newReady() *ready {
+	image, imageErr := e.image()
+	memory, memoryErr := e.memory()
+	if e.cfg.Pool.Spares == 0 || imageErr != nil || memoryErr != nil {
+		return nil // requests are told of the errors
+	}
+	pool, err := lease.New(lease.Config{Memory: memory, Inputs: e.spareInputs, Max: e.cfg.Pool.Spares, Idle: e.cfg.Pool.Idle,
+		Log: e.cfg.Log, Free: machineMemory})
+	if err != nil {
+		e.cfg.Log.Error("have sandboxes ready: all runs start cold", "err", err)
+		return nil
+	}
+	w := &ready{pool: pool, image: image, limits: e.policy.DefaultLimits(), forks: e.cfg.Pool.Forks}
+	packages := image.Report().Packages
+	for _, m := range dataModules {
+		if slices.Contains(packages, m) {
+			w.data = append(w.data, m)
+		}
+	}
+	return w
+}
+
+// begin has Python ready for requests that say nothing of themselves, so that the first of them need not start cold.
+func (w *ready) begin(e *Engine) {
+	if w == nil {
+		return
+	}
+	d := e.policy.Decide(glovebox.Principal{Tenant: home, Name: "pool", Owner: true}, glovebox.Request{Code: "pass"})
+	warmer, ok := e.drivers[d.Grant.Isolation].(driver.Warmer)
+	if !d.Allow || !ok {
+		return
+	}
+	cmd, err := command(glovebox.Request{Lang: "python"}, w.image)
+	if err != nil {
+		return // requests are told
+	}
+	w.pool.Keep(w.kind(warmer, home, "python", cmd, "", d.Grant))
+	if len(w.data) > 0 {
+		w.pool.Keep(w.kind(warmer, home, "python", cmd, w.data[0], d.Grant))
+	}
+}
+
+// kind is what serves code in lang, whose interpreter is started by cmd, without arguments, in an image of now.
+func (w *ready) kind(d driver.Warmer, tenant, lang string, cmd driver.Command, code string, g glovebox.Grant) lease.Kind {
+	cmd.Env, cmd.Code, cmd.Stdin = environment(nil), nil, nil // what else there is comes with the request
+	hold := driver.Hold{Lang: lang, Command: cmd, Memory: waitMemory[lang]}
+	if lang == "python" {
+		hold.Modules = baseModules
+		if slices.ContainsFunc(w.data, func(m string) bool { return mentions(code, m) }) {
+			hold.Modules, hold.Memory = slices.Concat(baseModules, w.data), dataMemory
+		}
+	}
+	identity := w.image.Identity()
+	name, _, _ := strings.Cut(identity, "@")
+	return lease.Kind{Driver: d, Tenant: tenant, Image: name, Identity: identity, Root: w.image.Root(), Limits: w.limits, Hold: hold,
+		Fork: w.forks && lang == "python" && g.Trust != glovebox.TrustHostile}
+}
+
+// serves tells whether a sandbox that was made before could be just what a request asks for: its interpreter was started
+// with the default environment, for code of the default name, in a workspace of the default size.
+func (w *ready) serves(req glovebox.Request, lang, codeName string, l glovebox.Limits) bool {
+	d := w.limits
+	if len(req.Argv) > 0 || waitMemory[lang] == 0 || codeName != codeNames[lang] {
+		return false
+	}
+	if l.Disk != d.Disk || l.Files != d.Files || l.OpenFiles != d.OpenFiles || l.CPUs != d.CPUs ||
+		inMemory(l) != inMemory(d) {
+		return false
+	}
+	for name := range req.Env {
+		if boot.AtStart(lang, name) {
+			return false
+		}
+	}
+	return true
+}
+
+// inMemory tells which kind of workspace limits call for.
+func inMemory(l glovebox.Limits) bool { return l.Disk+glovebox.MemoryBesideDisk <= l.Memory }
+
+// mentions tells whether a text has a word, with nothing around it that could be part of a name.
+func mentions(text, word string) bool {
+	part := func(c byte) bool {
+		return c == '_' || c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= 0x80
+	}
+	for at := 0; ; {
+		i := strings.Index(text[at:], word)
+		if i < 0 {
+			return false
+		}
+		begin, end := at+i, at+i+len(word)
+		if (begin == 0 || !part(text[begin-1])) && (end == len(text) || !part(text[end])) {
+			return true
+		}
+		at = end
+	}
+}
+
+// spareInputs makes the folder that a sandbox of the pool shows as its inputs: in a folder as a run has one, or below that
+// of its template.
+func (e *Engine) spareInputs(_ context.Context, id, below string) (string, func(context.Context) error, error) {
+	var dir string
+	var remove func(context.Context) error
+	if below != "" {
+		dir = filepath.Join(below, id)
+		remove = func(context.Context) error { return removeTree(dir) }
+	} else {
+		if _, err := e.record(); err != nil {
+			return "", nil, err
+		}
+		f, err := makeFolder(e.runs, id)
+		if err != nil {
+			return "", nil, err
+		}
+		dir, remove = filepath.Join(f.path, "inputs"), f.remove
+	}
+	err := os.Mkdir(dir, 0o755)
+	if err == nil {
+		err = os.Chmod(dir, 0o755) // whatever the mask
+	}
+	if err != nil {
+		return "", nil, errors.Join(fmt.Errorf("make the folder of inputs: %w", err), remove(context.Background()))
+	}
+	return dir, remove, nil
+}
+
+// takeSpare takes a sandbox that is ready, where one serves the run as one of its own would. It never waits.
+func (r *run) takeSpare() {
+	w, g := r.ready(), r.decision.Grant
+	if w == nil || r.share == nil {
+		return
+	}
+	lang := language(r.req)
+	d, ok := r.drivers[g.Isolation].(driver.Warmer)
+	if !ok || !w.serves(r.req, lang, r.command.CodeName, g.Limits) {
+		return
+	}
+	cmd := r.command
+	cmd.Argv = cmd.Argv[:len(cmd.Argv)-len(r.req.Args)]
+	kind := w.kind(d, r.who.Tenant, lang, cmd, r.req.Code, g)
+	if r.spare = w.pool.Take(kind, g.Limits.Memory); r.spare != nil {
+		r.begunAs = r.spare.Start
+		r.adopt(r.spare.Sandbox, r.spare.Close)
+	}
+}
+
+// exec releases the code, into the spare if the run has one, else into a sandbox of its own. A spare that fails before that
+// is discarded, and the run starts cold after all.
+func (r *run) exec(ctx context.Context) error {
+	if r.spare == nil {
+		return r.letGo(ctx)
+	}
+	err := r.execSpare(ctx)
+	if err == nil || ctx.Err() != nil || r.stdin.begun() {
+		return err
+	}
+	r.cfg.Log.Warn("use a spare: the run starts cold", "id", r.id, "spare", r.spare.ID, "err", err)
+	if err := r.discardSpare(ctx); err != nil {
+		return err
+	}
+	if err := r.makeBox(ctx); err != nil {
+		return fmt.Errorf("make the sandbox: %w", err)
+	}
+	return r.letGo(ctx)
+}
+
+// execSpare releases the code into the spare. On error it was not.
+func (r *run) execSpare(ctx context.Context) error {
+	if ended(r.spare.Sandbox.Lost()) {
+		return errors.New("the interpreter has ended while it waited")
+	}
+	if r.resized != nil {
+		return r.resized
+	}
+	return r.letGo(ctx)
+}
+
+// discardSpare closes the spare. Its inputs, which are in the record by now, become those of the sandbox that follows.
+func (r *run) discardSpare(ctx context.Context) error {
+	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), undoLimit)
+	defer stop()
+	if len(r.req.Inputs) > 0 {
+		dir, err := r.needFolder()
+		if err != nil {
+			return err
+		}
+		own := filepath.Join(dir, "inputs")
+		// Before the sandbox is closed, with which they are removed.
+		err = errors.Join(os.Chmod(r.spare.Inputs, 0o755), os.Rename(r.spare.Inputs, own), os.Chmod(own, 0o555))
+		if err != nil {
+			return glovebox.Internal("keep the inputs of a spare", err)
+		}
+		r.given = own
+	}
+	if err := r.release(ctx); err != nil {
+		return fmt.Errorf("close the spare: %w", err)
+	}
+	r.spare, r.box, r.release, r.begunAs = nil, nil, nil, "cold"
+	return nil
+}
+
+// adopt makes a sandbox the run's, with what closes it.
+func (r *run) adopt(box driver.Sandbox, shut func(context.Context) error) {
+	var once sync.Once
+	var closed error
+	r.box = box
+	release := func(ctx context.Context) error {
+		once.Do(func() { closed = shut(ctx) })
+		return closed
+	}
+	r.release = release
+	r.undo.Push("close the sandbox", release)
+}
+
+// acquire waits for the run's memory. Spares give way to it if it has to wait for long.
+func (r *run) acquire(ctx context.Context) (err error) {
+	limit := r.decision.Grant.Limits.Memory
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if r.share, err = r.memory.Try(limit, false); err != nil || r.share != nil {
+		return err
+	}
+	if w := r.ready(); w != nil {
+		defer w.pool.Waits(limit)()
+	}
+	r.share, err = r.memory.Acquire(ctx, limit)
+	return err
+}
+
+// PoolStats counts what was ready and was not; zero without a pool.
+func (e *Engine) PoolStats() lease.Stats {
+	w := e.ready()
+	if w == nil {
+		return lease.Stats{}
+	}
+	return w.pool.Stats()
+}
+
+// closeReady ends what is ready, and waits for what is given out.
+func (e *Engine) closeReady() {
+	w := e.ready()
+	if w == nil {
+		return
+	}
+	ctx, stop := context.WithTimeout(context.Background(), 2*undoLimit)
+	defer stop()
+	if err := w.pool.Close(ctx); err != nil {
+		e.cfg.Log.Error("close what is ready", "err", err)
+	}
+}

@@ -1,0 +1,127 @@
+package lease
+
+import (
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"glovebox"
+	"glovebox/driver"
+)
+
+// Memory that is held for what is forked, and for what it is forked from.
+const (
+	ForkMemory     = 64 * glovebox.MiB
+	TemplateMemory = 512 * glovebox.MiB
+)
+
+// Kind is all that shapes a sandbox before it has code.
+type Kind struct {
+	// Driver makes the sandboxes.
+	Driver driver.Warmer
+	// Tenant is whose boundary they are within: no spare and no template ever serves another's.
+	Tenant string
+	// Policy counts the changes of the policy that allowed them. Spares of an earlier count are discarded.
+	Policy int
+	// Image and Identity are the runtime image's name and exact state. Spares of another state are discarded.
+	Image, Identity string
+	// Root is what Identity looks like.
+	Root driver.Root
+	// Limits are those that the sandboxes are made with.
+	Limits glovebox.Limits
+	// Hold is the interpreter. Its Memory is for one that loads its modules itself; a fork has ForkMemory.
+	Hold driver.Hold
+	// Fork allows forks, which share with each other what an interpreter fixes at its start.
+	Fork bool
+}
+
+// key is a Kind to compare. Identity stands for Root.
+type key struct {
+	rung                            glovebox.Isolation
+	tenant, image, identity, holder string
+	policy                          int
+	limits                          glovebox.Limits
+	memory                          glovebox.Size
+	fork                            bool
+}
+
+func (k *Kind) key() key {
+	var b strings.Builder
+	c := k.Hold.Command
+	for _, part := range [][]string{{k.Hold.Lang, c.Dir, c.CodeName}, c.Argv, c.Env, k.Hold.Modules} {
+		fmt.Fprintf(&b, "%d\x00", len(part))
+		for _, s := range part { // none of them can have a NUL in it
+			b.WriteString(s)
+			b.WriteByte(0)
+		}
+	}
+	return key{k.Driver.Isolation(), k.Tenant, k.Image, k.Identity, b.String(), k.Policy, k.Limits, k.Hold.Memory, k.Fork}
+}
+
+// shelf holds the spares of one kind. Its pool's mutex guards it.
+type shelf struct {
+	kind Kind
+	keep bool // its least number is kept also when nobody asks
+	gone bool // what is made for it is discarded
+
+	spares   []*spare // the oldest first
+	making   int
+	target   int
+	asked    time.Time // last, or when it was made
+	low      int       // the fewest spares since
+	measured time.Time
+	grown    time.Time // when the target last did
+
+	template *template // of which spares are forked now
+	brewing  bool      // another is being made
+	held     bool      // the driver has no templates for it: its spares load their modules themselves
+
+	failures int
+	failed   time.Time
+	again    time.Time // nothing is made before
+
+	noRoom, noTemplate time.Time // no memory is looked for before, for a spare and for a template
+
+	taken, empty int64
+}
+
+// memory is what one more spare holds.
+func (s *shelf) memory() glovebox.Size {
+	if s.forks() {
+		return ForkMemory
+	}
+	return s.kind.Hold.Memory
+}
+
+func (s *shelf) forks() bool { return s.kind.Fork && !s.held }
+
+// fresh counts the spares that will do for a while yet.
+func (s *shelf) fresh(now time.Time) (n int) {
+	for _, sp := range s.spares {
+		if now.Sub(sp.born) < stale {
+			n++
+		}
+	}
+	return n
+}
+
+// urgent tells whether somebody asks right now, or nobody could have been served yet.
+func (s *shelf) urgent(now time.Time) bool { return now.Sub(s.asked) < quiet }
+
+func (s *shelf) attrs() []any {
+	return []any{slog.String("tenant", s.kind.Tenant), slog.String("isolation", string(s.kind.Driver.Isolation())),
+		slog.String("lang", s.kind.Hold.Lang), slog.Int("modules", len(s.kind.Hold.Modules))}
+}
+
+// note counts a failure. What fails is tried again after a second, then after twice as long each time, up to a minute. It
+// tells whether it is the first of its row.
+func (s *shelf) note(now time.Time) (first bool) {
+	pause := lastPause
+	if s.failures < 6 {
+		pause = min(firstPause<<s.failures, lastPause)
+	}
+	s.failures++
+	s.failed, s.again = now, now.Add(pause)
+	return s.failures == 1
+}

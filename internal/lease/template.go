@@ -1,0 +1,161 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"glovebox"
+	"glovebox/driver"
+	"glovebox/internal/admission"
+)
+
+// When a template is replaced: all its forks share what an interpreter fixes at its start, and the more of them there were
+// the more could be learnt of that.
+const (
+	templateUses  = 200
+	templateFails = 3 // in a row
+)
+
+// template is an interpreter of which spares are forks. The pool's mutex guards what changes.
+type template struct {
+	id, inputs string
+	box        driver.Template
+	remove     func(context.Context) error
+	share      *admission.Share
+	born       time.Time
+	uses       int // forks that were begun
+	live       int // those of them that are not closed
+	closing    bool
+	left       chan struct{} // closed when it begins to be closed
+}
+
+// spent tells that nothing more is forked from it.
+func (t *template) spent(now time.Time) bool {
+	return t.uses >= templateUses || now.Sub(t.born) >= maxAge || over(t.box.Ended())
+}
+
+// worn tells that the next one should be made.
+func (t *template) worn(now time.Time) bool {
+	return t.uses >= templateUses*3/4 || now.Sub(t.born) >= maxAge*3/4
+}
+
+// brew begins to make a template; p.mu is held.
+func (p *Pool) brew(s *shelf) {
+	p.brewing, s.brewing = true, true
+	past := p.mayPass(TemplateMemory)
+	t := &template{id: newID(), left: make(chan struct{}), share: p.claim(TemplateMemory)}
+	p.work.Go(func() {
+		err := p.buildTemplate(&s.kind, t, past)
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		defer p.stir()
+		p.brewing, s.brewing = false, false
+		now := time.Now()
+		if err != nil {
+			p.settle(t.share, TemplateMemory, errors.Is(err, driver.ErrLeftBehind))
+			var known *glovebox.Error
+			if errors.Is(err, errNoRoom) {
+				s.noTemplate = now.Add(lookAt)
+				return
+			}
+			if errors.As(err, &known) && known.Code == glovebox.CodeUnavailable && !p.closed {
+				s.held = true
+				p.log.Warn("nothing can be forked here: each spare loads its modules itself", append(s.attrs(), "err", err)...)
+				return
+			}
+			p.failed(s, now, "make a template", err)
+			return
+		}
+		t.born = now
+		p.retire(s)
+		s.template = t
+		if p.closed || s.gone || s.target == 0 {
+			p.retire(s)
+			return
+		}
+		p.work.Go(func() { p.watch(s, t) })
+	})
+}
+
+func (p *Pool) buildTemplate(kind *Kind, t *template, past bool) (err error) {
+	ctx, stop := context.WithTimeout(p.life, brewLimit)
+	defer stop()
+	if t.share == nil {
+		if t.share, err = p.take(TemplateMemory, past); err != nil {
+			return err
+		}
+	}
+	if t.inputs, t.remove, err = p.cfg.Inputs(ctx, t.id, ""); err != nil {
+		return err
+	}
+	spec := driver.Spec{ID: t.id, Limits: kind.Limits, Root: kind.Root, Inputs: t.inputs}
+	spec.Limits.Memory = TemplateMemory
+	hold := kind.Hold
+	hold.Memory = ForkMemory
+	if t.box, err = kind.Driver.Template(ctx, spec, hold); err != nil {
+		return errors.Join(err, p.undo(t.remove))
+	}
+	return nil
+}
+
+// watch waits for the end of a template.
+func (p *Pool) watch(s *shelf, t *template) {
+	select {
+	case <-t.left:
+		return
+	case <-t.box.Ended():
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if s.template == t {
+		p.retire(s)
+		p.failed(s, time.Now(), "keep a template", errors.New("it has ended"))
+	}
+	p.stir()
+}
+
+// retire forks no more from a shelf's template. It is closed after the last of its forks; p.mu is held.
+func (p *Pool) retire(s *shelf) {
+	t := s.template
+	if t == nil {
+		return
+	}
+	s.template = nil
+	p.retired[t] = struct{}{}
+	if t.live == 0 {
+		p.closeTemplate(t)
+	}
+}
+
+// leave says that a fork is closed; p.mu is held.
+func (p *Pool) leave(t *template) {
+	t.live--
+	if _, retired := p.retired[t]; retired && t.live == 0 {
+		p.closeTemplate(t)
+	}
+}
+
+// closeTemplate closes a retired template; p.mu is held.
+func (p *Pool) closeTemplate(t *template) {
+	if t.closing {
+		return
+	}
+	t.closing = true
+	close(t.left)
+	p.work.Go(func() {
+		err := p.undo(func(ctx context.Context) error { return errors.Join(t.box.Close(ctx), t.remove(ctx)) })
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if err != nil {
+			p.log.Error("close a template: its memory stays taken", "id", t.id, "err", err)
+		}
+		delete(p.retired, t)
+		if err == nil && !p.closed && time.Now().After(p.giving) {
+			p.reserve = append(p.reserve, reserved{t.share, TemplateMemory}) // for its successor, if one is missing
+		} else {
+			p.settle(t.share, TemplateMemory, err != nil)
+		}
+		p.stir()
+	})
+}

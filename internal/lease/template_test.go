@@ -1,0 +1,134 @@
+package lease
+
+import (
+	"path/filepath"
+	"testing"
+	"time"
+
+	"glovebox"
+)
+
+const roomy = 4 * glovebox.GiB
+
+// Forks share one template, which is replaced after so many and so long, and closed after the last of them.
+
+func TestTemplateUses(t *testing.T) {
+	inBubble(t, Config{}, roomy, func(w *world) {
+		k := w.forked()
+		w.Keep(k)
+		settled(time.Second)
+		first := w.fake.Templates()
+		var last *Lease
+		forks := map[*template]int{}
+		for range 3 * templateUses {
+			l := w.take(k)
+			forks[l.spare.of]++
+			if last == nil || last.spare.of == l.spare.of {
+				w.close(l)
+				if last == nil {
+					last = w.take(k)
+				}
+			} else {
+				w.close(l)
+			}
+			settled(time.Millisecond)
+		}
+		for tm, n := range forks {
+			if n > templateUses {
+				w.Errorf("%s was forked %d times", tm.id, n)
+			}
+		}
+		if len(forks) < 3 {
+			w.Errorf("%d templates for %d forks", len(forks), 3*templateUses)
+		}
+		// One that is in use, one that is used, and perhaps its successor.
+		if now := w.fake.Templates(); len(now) > 3 || now[0] != first[0] {
+			w.Errorf("templates %v, want that of the lease, %v, and the newest", now, first)
+		}
+		w.close(last)
+		settled(time.Second)
+		if now := w.fake.Templates(); len(now) > 2 || now[0] == first[0] {
+			w.Errorf("templates %v are left with none of its forks", now)
+		}
+	})
+}
+
+func TestTemplateAge(t *testing.T) {
+	inBubble(t, Config{}, roomy, func(w *world) {
+		k := w.forked()
+		w.Keep(k)
+		settled(time.Second)
+		first := w.fake.Templates()
+		settled(10 * time.Minute)
+		w.ready(2)
+		settled(10 * time.Minute)
+		if now := w.fake.Templates(); len(now) != 1 || now[0] == first[0] {
+			w.Errorf("templates %v, before %v", now, first)
+		}
+	})
+}
+
+func TestTemplateEnd(t *testing.T) {
+	inBubble(t, Config{}, roomy, func(w *world) {
+		k := w.forked()
+		w.Keep(k)
+		settled(time.Second)
+		l := w.take(k)
+		w.fake.Lose(w.fake.Templates()[0])
+		settled(0)
+		if l := w.Take(k, 512*mib); l != nil {
+			w.Error("a fork of what has ended is given out")
+		}
+		w.close(l)
+		settled(20 * time.Second)
+		w.ready(2)
+		if n := len(w.fake.Templates()); n != 1 {
+			w.Errorf("%d templates", n)
+		}
+	})
+}
+
+func TestTemplateOfATenant(t *testing.T) {
+	inBubble(t, Config{}, roomy, func(w *world) {
+		one, two := w.forked(), w.forked()
+		two.Tenant = "other"
+		w.Keep(one)
+		settled(time.Second)
+		w.Keep(two)
+		settled(5 * time.Second)
+		a, b := w.take(one), w.take(two)
+		if a.spare.of == b.spare.of || filepath.Dir(a.Inputs) == filepath.Dir(b.Inputs) {
+			w.Error("two tenants share a template")
+		}
+		w.close(a, b)
+	})
+}
+
+// TestNoTemplates: where the driver has none each spare loads its modules itself, with the memory that this takes.
+func TestNoTemplates(t *testing.T) {
+	inBubble(t, Config{}, 2*glovebox.GiB, func(w *world) {
+		w.failing(func(step string) error {
+			if step == "template" {
+				return glovebox.Errorf(glovebox.CodeUnavailable, "nothing", "no templates here")
+			}
+			return nil
+		})
+		k := w.forked()
+		k.Hold.Memory = 100 * mib
+		w.Keep(k)
+		settled(time.Minute)
+		w.ready(2)
+		w.holds(200 * mib)
+		if l := w.Take(k, 99*mib); l != nil {
+			w.Error("given out to a run that may have less")
+		}
+		l := w.take(k)
+		if l.Start != "spare" {
+			w.Errorf("start = %s", l.Start)
+		}
+		w.close(l)
+		if n := w.log.count("no templates here"); n != 1 {
+			w.Errorf("it was logged %d times", n)
+		}
+	})
+}
