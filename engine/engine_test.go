@@ -215,11 +215,46 @@ func TestFolderOutlivesTheSandbox(t *testing.T) {
 		return nil
 	}
 	e := newEngine(t, fake, dir)
-	if _, err := e.Run(t.Context(), owner, glovebox.Request{Code: "x"}, nil); err != nil {
+	req := glovebox.Request{Code: "x", Inputs: []glovebox.Input{{Name: "in", Content: "x"}}}
+	if _, err := e.Run(t.Context(), owner, req, nil); err != nil {
 		t.Fatal(err)
 	}
 	if err := e.Close(); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestFolderOnlyWhenNeeded: a run makes a folder for its inputs, and for output that does not fit memory, and else none.
+func TestFolderOnlyWhenNeeded(t *testing.T) {
+	for name, tt := range map[string]struct {
+		printed int
+		inputs  []glovebox.Input
+		want    int
+	}{
+		"nothing":      {printed: 1000},
+		"inputs":       {inputs: []glovebox.Input{{Name: "in", Content: "x"}}, want: 1},
+		"large output": {printed: 100_000, want: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			fake := &drivertest.Fake{Program: func(_ context.Context, p *drivertest.Proc) driver.Exit {
+				p.Stdout.Write(make([]byte, tt.printed))
+				p.Stdout.Write([]byte("x")) // once it is taken, so is what came before
+				if made, err := os.ReadDir(filepath.Join(dir, "runs")); err != nil || len(made) != tt.want {
+					t.Errorf("folders = %v (%v), want %d", made, err, tt.want)
+				}
+				return driver.Exit{}
+			}}
+			e := newEngine(t, fake, dir)
+			res, err := e.Run(t.Context(), owner, glovebox.Request{Code: "x", Inputs: tt.inputs}, nil)
+			if err != nil || !res.OK {
+				t.Fatalf("%+v, %v", res, err)
+			}
+			all, err := e.Output(t.Context(), owner, res.ID, "stdout", 0, 1<<20)
+			if err != nil || len(all) != tt.printed+1 {
+				t.Errorf("kept %d bytes (%v), want %d", len(all), err, tt.printed+1)
+			}
+		})
 	}
 }
 

@@ -37,14 +37,16 @@ type run struct {
 	command  driver.Command
 	stdin    *stdin // nil: empty
 	inputs   []glovebox.InputRecord
+	given    string // the folder that inputs were copied to; empty: there are none
 	trace    *trace.Trace
 	memory   *admission.Admission
 	share    *admission.Share // nil: it was cancelled before it had its memory
 	queued   time.Duration
 
 	undo    cleanup.Stack // what goes on beside the caller once the end is recorded
-	folder  *folder
+	folder  lateFolder
 	spare   *lease.Lease // nil: the run has a sandbox of its own making
+	resized error        // of the spare
 	begunAs string       // how its sandbox came to be, as results say it
 	box     driver.Sandbox
 	release func(context.Context) error // ends box, once
@@ -88,8 +90,8 @@ func publicError(err error) error {
 }
 
 func (r *run) run(ctx context.Context) (*glovebox.Result, error) {
-	// Before anything that may use the folder, so that it is undone after all of it: the folder is made beside the sandbox.
-	r.undo.Push("remove the run's folder", r.removeFolder)
+	// Before anything that may use the folder, so that it is undone after all of it: the folder is made when it is needed.
+	r.undo.Push("remove the run's folder", r.folder.remove)
 	if err := r.admit(); err != nil {
 		return nil, r.refuse(ctx, err)
 	}
@@ -181,34 +183,26 @@ func (r *run) takeInputs(ctx context.Context) (err error) {
 	if len(r.req.Inputs) == 0 {
 		return nil
 	}
-	if err := r.needFolder(); err != nil {
+	dir, err := r.needFolder()
+	if err != nil {
 		return err
 	}
-	r.inputs, err = takeInputs(ctx, r.policy, r.who, r.req.Inputs, filepath.Join(r.folder.path, "inputs"))
+	r.given = filepath.Join(dir, "inputs")
+	r.inputs, err = takeInputs(ctx, r.policy, r.who, r.req.Inputs, r.given)
 	return err
 }
 
-// needFolder makes the run's folder. It waits for the data_dir, which is examined as it is opened.
-func (r *run) needFolder() error {
-	var err error
-	if r.folder != nil {
-		return nil
+// needFolder makes the run's folder, unless it is there, and returns its path. It waits for the data_dir, which is examined
+// as it is opened. It is safe for concurrent use.
+func (r *run) needFolder() (string, error) {
+	if _, err := r.record(); err != nil {
+		return "", err
 	}
-	if _, err = r.record(); err != nil {
-		return err
+	dir, err := r.folder.need(r.runs, r.id)
+	if err != nil {
+		return "", glovebox.Internal("make the run's folder", err)
 	}
-	if r.folder, err = makeFolder(r.runs, r.id); err != nil {
-		return glovebox.Internal("make the run's folder", err)
-	}
-	return nil
-}
-
-// removeFolder removes the run's folder, if there is one.
-func (r *run) removeFolder(ctx context.Context) error {
-	if r.folder == nil {
-		return nil
-	}
-	return r.folder.remove(ctx)
+	return dir, nil
 }
 
 // start records that the run begins while the driver makes a sandbox, then releases the code into it. recorded tells that
@@ -226,6 +220,8 @@ func (r *run) start(ctx context.Context) (recorded bool, err error) {
 	})
 	if r.spare == nil {
 		boxErr = r.makeBox(making)
+	} else {
+		r.resized = r.spare.Sandbox.Resize(r.decision.Grant.Limits) // which releases nothing
 	}
 	both.Wait()
 	switch {
@@ -238,7 +234,7 @@ func (r *run) start(ctx context.Context) (recorded bool, err error) {
 	}
 	limits := r.decision.Grant.Limits
 	r.tell = newTeller(r.id, r.sink)
-	r.capture, err = output.New(output.Config{Limit: limits.Output, View: limits.View, Dir: r.folder.path, Live: r.tell.live})
+	r.capture, err = output.New(output.Config{Limit: limits.Output, View: limits.View, Dir: r.needFolder, Live: r.tell.live})
 	if err != nil {
 		return true, err
 	}
@@ -260,10 +256,7 @@ func (r *run) makeBox(ctx context.Context) error {
 		return context.Cause(ctx)
 	}
 	d := r.drivers[r.decision.Grant.Isolation]
-	spec := driver.Spec{ID: r.id, Limits: r.decision.Grant.Limits, Root: r.image.Root()}
-	if len(r.req.Inputs) > 0 { // then the folder was made before; else it may be in the making
-		spec.Inputs = filepath.Join(r.folder.path, "inputs")
-	}
+	spec := driver.Spec{ID: r.id, Limits: r.decision.Grant.Limits, Root: r.image.Root(), Inputs: r.given}
 	box, err := d.Start(ctx, spec)
 	if errors.Is(err, driver.ErrLeftBehind) {
 		r.release = func(context.Context) error { return driver.ErrLeftBehind } // so that its memory stays taken
@@ -285,7 +278,7 @@ func (r *run) recordStart(ctx context.Context) error {
 		return err
 	}
 	r.trace = t
-	return r.needFolder()
+	return nil
 }
 
 // imageName is empty for a request that was refused before its image was looked at.

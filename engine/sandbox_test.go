@@ -59,7 +59,7 @@ func TestMain(m *testing.M) {
 }
 
 // realEngine makes an engine on the process rung. It skips for an ordinary user, and fails where root was promised.
-func realEngine(t *testing.T) *engine.Engine {
+func realEngine(t testing.TB) *engine.Engine {
 	t.Helper()
 	return realEngineWith(t, engine.Pool{})
 }

@@ -226,8 +226,8 @@ func (r *run) execSpare(ctx context.Context) error {
 	if ended(r.spare.Sandbox.Lost()) {
 		return errors.New("the interpreter has ended while it waited")
 	}
-	if err := r.spare.Sandbox.Resize(r.decision.Grant.Limits); err != nil {
-		return err
+	if r.resized != nil {
+		return r.resized
 	}
 	return r.letGo(ctx)
 }
@@ -237,12 +237,17 @@ func (r *run) discardSpare(ctx context.Context) error {
 	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), undoLimit)
 	defer stop()
 	if len(r.req.Inputs) > 0 {
-		own := filepath.Join(r.folder.path, "inputs")
+		dir, err := r.needFolder()
+		if err != nil {
+			return err
+		}
+		own := filepath.Join(dir, "inputs")
 		// Before the sandbox is closed, with which they are removed.
-		err := errors.Join(os.Chmod(r.spare.Inputs, 0o755), os.Rename(r.spare.Inputs, own), os.Chmod(own, 0o555))
+		err = errors.Join(os.Chmod(r.spare.Inputs, 0o755), os.Rename(r.spare.Inputs, own), os.Chmod(own, 0o555))
 		if err != nil {
 			return glovebox.Internal("keep the inputs of a spare", err)
 		}
+		r.given = own
 	}
 	if err := r.release(ctx); err != nil {
 		return fmt.Errorf("close the spare: %w", err)

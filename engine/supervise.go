@@ -146,6 +146,9 @@ func (w *watch) report(s driver.Sample) {
 // wait gives the streams a moment to end by themselves: usually they already have, and a child that outlives the leader gets
 // to say its last words.
 func (w *watch) wait(ctx context.Context) {
+	if ended(w.drained) { // a timer for nothing wakes a thread
+		return
+	}
 	moment := time.NewTimer(lastWords)
 	defer moment.Stop()
 	select {
@@ -159,7 +162,7 @@ func (w *watch) wait(ctx context.Context) {
 // drain waits until what a dead tree left in its pipes is read. A slow sink may take its time until the caller cancels; a
 // stream that does not end although nobody can hold it is a failure.
 func (w *watch) drain(ctx context.Context) error {
-	for {
+	for !ended(w.drained) {
 		before := w.tell.count()
 		pause := time.NewTimer(drainLimit)
 		select {
@@ -175,6 +178,7 @@ func (w *watch) drain(ctx context.Context) error {
 			return errors.New("a stream did not end although all that could write to it is dead")
 		}
 	}
+	return nil
 }
 
 // last reads what is only known for good when all is dead.
@@ -189,6 +193,10 @@ func (w *watch) last(f facts) (facts, error) {
 		return f, fmt.Errorf("read the final counters: %w", err)
 	}
 	f.exceeded = ended(w.capture.Exceeded())
+	if ended(w.proc.Exited()) {
+		f.exit = w.proc.Exit()
+		return f, nil
+	}
 	select {
 	case <-w.proc.Exited():
 		f.exit = w.proc.Exit()

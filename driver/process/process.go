@@ -121,12 +121,16 @@ func (p *process) abort(ctx context.Context) error {
 // awaitReaped waits a moment for init to take note of the dead, so that they no longer count as processes. They are dead in
 // any case.
 func (p *process) awaitReaped(ctx context.Context) {
+	counted := func() bool {
+		n, err := p.sandbox.group.Processes()
+		return err == nil && n > 0
+	}
+	if !counted() { // as a rule: a timer for nothing wakes a thread
+		return
+	}
 	ctx, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
 	defer cancel()
-	for wait := 100 * time.Microsecond; ; wait *= 2 {
-		if s, err := p.sandbox.group.Sample(); err != nil || s.Processes <= 0 {
-			return
-		}
+	for wait := 100 * time.Microsecond; counted(); wait *= 2 {
 		select {
 		case <-ctx.Done():
 			return

@@ -105,7 +105,7 @@ func beside(t *testing.T, role, dir string) (*exec.Cmd, *bufio.Scanner) {
 }
 
 // waiting waits until so many tickets are held.
-func waiting(t *testing.T, dir string, want int) {
+func waiting(t *testing.T, dir string, want int64) {
 	t.Helper()
 	f, err := lockfile.Open(dir, lockName)
 	if err != nil {
@@ -113,8 +113,8 @@ func waiting(t *testing.T, dir string, want int) {
 	}
 	defer f.Close()
 	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
-		n := 0
-		if err := f.Each(lockfile.Range{Start: queue, Length: tickets}, func(lockfile.Range) bool { n++; return true }); err != nil {
+		n := int64(0)
+		if err := f.Each(lockfile.Range{Start: queue, Length: tickets}, func(r lockfile.Range) bool { n += r.Length; return true }); err != nil {
 			t.Fatal(err)
 		}
 		if n == want {

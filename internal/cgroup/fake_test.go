@@ -322,6 +322,39 @@ func TestDetect(t *testing.T) {
 	}
 }
 
+// TestDetectCounter: a hierarchy that only counts CPU time is used where nothing else does so.
+func TestDetectCounter(t *testing.T) {
+	const own = "30 23 0:26 / ROOT/cpuacct rw - cgroup cgroup rw,cpuacct\n31 23 0:27 / ROOT/cpu rw - cgroup cgroup rw,cpu\n"
+	const shared = "31 23 0:27 / ROOT/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n"
+	const unified = "35 23 0:31 / ROOT/unified rw - cgroup2 cgroup2 rw\n"
+	for name, c := range map[string]struct {
+		mounts, stat string
+		used         bool
+	}{
+		"version 1":       {own, "usage_usec 1\n", true},
+		"version 2 too":   {own + unified, "usage_usec 1\nuser_usec 1\n", false},
+		"it counts less":  {own + unified, "nr_periods 1\n", true},
+		"it has no file":  {own + unified, "", true},
+		"it comes at all": {shared + unified, "usage_usec 1\n", true},
+	} {
+		root := t.TempDir()
+		put(t, root+"/unified/cgroup.controllers", "")
+		if c.stat != "" {
+			put(t, root+"/unified/cpu.stat", c.stat)
+		}
+		h, err := detect(root, strings.NewReader(strings.ReplaceAll(c.mounts, "ROOT", root)), strings.NewReader(""))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if os.Geteuid() != 0 {
+			c.used = true // version 2 is not an ordinary user's there
+		}
+		if _, used := h.places["cpuacct"]; used != c.used {
+			t.Errorf("%s: used %v, want %v", name, used, c.used)
+		}
+	}
+}
+
 func TestTakeSpreads(t *testing.T) {
 	f := newFake(t)
 	seen := map[string]bool{}

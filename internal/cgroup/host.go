@@ -35,7 +35,8 @@ type place struct {
 	v2  bool
 }
 
-// controllers are those a run uses; cpuacct only exists apart in version 1, freezer kills where there is no version 2.
+// controllers are those a run uses; cpuacct only exists apart in version 1 and counts where version 2 does not, freezer
+// kills where there is no version 2.
 func controllers() []string { return []string{"memory", "pids", "cpu", "cpuacct", "cpuset", "freezer"} }
 
 // indispensable are the controllers that no run goes without.
@@ -94,10 +95,29 @@ func detect(root string, mounts, membership io.Reader) (*Host, error) {
 		// There a version 2 group could only kill, and an ordinary user has no part of that tree.
 		h.unified = nil
 	}
+	h.dropCounter()
 	if len(h.places) == 0 && h.unified == nil {
 		return nil, fmt.Errorf("find control groups: none mounted at %s", root)
 	}
 	return h, h.findOwn(membership)
+}
+
+// dropCounter leaves out a hierarchy that would only count CPU time, where every version 2 group does so anyway: each
+// hierarchy costs a run a group to make, to join and to remove.
+func (h *Host) dropCounter() {
+	counter, ok := h.places["cpuacct"]
+	if !ok || counter.v2 || h.unified == nil {
+		return
+	}
+	for c, p := range h.places {
+		if c != "cpuacct" && p == counter {
+			return
+		}
+	}
+	text, err := read(h.unified.dir, "cpu.stat")
+	if _, counts := field(text, "usage_usec"); err == nil && counts {
+		delete(h.places, "cpuacct")
+	}
 }
 
 // findOwn reads this process's group in the version 2 hierarchy. A path that leads out of the mounted tree counts as its

@@ -89,6 +89,9 @@ func inherit(above, at string) error {
 // handDown lets the children of a version 2 group have the controllers that a run uses. Only what is missing is written, so
 // that folders above a delegated one need not be writable.
 func (h *Host) handDown(dir string) error {
+	if !slices.ContainsFunc(controllers(), func(c string) bool { return h.places[c] == *h.unified }) {
+		return nil // they are all of version 1
+	}
 	enabled, err := read(dir, "cgroup.subtree_control")
 	if err != nil {
 		return err

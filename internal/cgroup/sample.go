@@ -28,6 +28,19 @@ type Sample struct {
 	ForksRefused int64 // attempts to go past the limit of processes
 }
 
+// Processes is how many processes and threads there are now, those among them that are dead and not reaped; below zero where
+// the kernel does not tell.
+func (g *Group) Processes() (int64, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.ended {
+		return 0, fmt.Errorf("sample control group: %w", os.ErrClosed)
+	}
+	r := reader{g: g}
+	n := r.number(g.host.places["pids"], "pids.current")
+	return n, r.err
+}
+
 // Sample reads the counters. It is cheap, as descriptors stay open, and works until Close or Remove.
 func (g *Group) Sample() (Sample, error) {
 	g.mu.Lock()

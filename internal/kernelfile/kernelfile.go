@@ -46,7 +46,7 @@ func WriteAt(dir int, path, value string) error {
 	}
 }
 
-// File is an open file that can be read again and again. It is not safe for use while it is closed.
+// File is an open file of one counter or a few, that can be read again and again. It is not safe for use while it is closed.
 type File struct {
 	fd   int
 	path string
@@ -63,8 +63,22 @@ func Open(path string) (*File, error) {
 
 // Read returns the file's present text, from its start. Errors are those of [Read].
 func (f *File) Read() (string, error) {
-	text, err := readAll(func(p []byte, offset int64) (int, error) { return unix.Pread(f.fd, p, offset) })
-	return text, failed("read", f.path, err)
+	// The kernel writes a file of counters in one piece, so that a reading of a part of the room is the whole.
+	for room := make([]byte, 1024); ; room = make([]byte, 4*len(room)) {
+		n, err := unix.Pread(f.fd, room, 0)
+		for err == unix.EINTR {
+			n, err = unix.Pread(f.fd, room, 0)
+		}
+		if err != nil {
+			return "", failed("read", f.path, err)
+		}
+		if n < len(room) {
+			return string(room[:n]), nil
+		}
+		if n >= most {
+			return "", failed("read", f.path, unix.EFBIG)
+		}
+	}
 }
 
 // Close closes the file.

@@ -28,7 +28,11 @@ func Folder() string {
 
 // File is one opening of a file of locks. What another opening holds, in this process or another, conflicts with it; its own
 // locks never do. Methods are safe for concurrent use, Close last.
-type File struct{ f *os.File }
+type File struct {
+	f        *os.File
+	dir      string
+	dev, ino uint64
+}
 
 // Range is Length bytes from Start.
 type Range struct{ Start, Length int64 }
@@ -51,7 +55,24 @@ func Open(dir, name string) (*File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open locks: %w", err)
 	}
-	return &File{f}, nil
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return nil, errors.Join(fmt.Errorf("look at locks: %w", err), f.Close())
+	}
+	return &File{f, dir, st.Dev, st.Ino}, nil
+}
+
+// Named reports whether whoever opened the file now would get this one: its folder is refused as Open would.
+func (l *File) Named() (bool, error) {
+	err := check(l.dir)
+	var st unix.Stat_t
+	if err == nil {
+		err = unix.Lstat(l.f.Name(), &st)
+	}
+	if errors.Is(err, unix.ENOENT) {
+		return false, nil
+	}
+	return err == nil && st.Dev == l.dev && st.Ino == l.ino, err
 }
 
 func check(dir string) error {

@@ -4,14 +4,17 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"path/filepath"
 	"sync"
 
 	"glovebox"
 )
 
-// copyBuffer is how much is read from a stream at a time: what a pipe holds by default.
-const copyBuffer = 64 << 10
+// How much is read from a stream at a time: little until it fills that, since most streams say little, and then up to what a
+// pipe holds by default.
+const (
+	copyFirst = 2 << 10
+	copyMost  = 64 << 10
+)
 
 // Config says how one run's output is captured. It is read by New only.
 type Config struct {
@@ -19,9 +22,10 @@ type Config struct {
 	Limit glovebox.Size
 	// View is how many bytes of each stream are shown, half from its start and half from its end. Zero shows none.
 	View glovebox.Size
-	// Dir is an existing folder that no one else writes to. What does not fit memory goes to the files stdout and stderr in
-	// it, which must not exist. They belong to the caller afterwards, also after an error.
-	Dir string
+	// Dir makes a folder that no one else writes to, and returns its absolute path. What does not fit memory goes to the
+	// files stdout and stderr in it, which must not exist. They belong to the caller afterwards, also after an error. It is
+	// called when a stream first needs a file, for both at once if need be.
+	Dir func() (string, error)
 	// Live, if not nil, is given the bytes that are kept, as they come: in order for each stream, one call at a time. p is
 	// valid during the call only. A slow Live slows the program and nothing else.
 	Live func(stream string, p []byte)
@@ -68,15 +72,15 @@ func New(config Config) (*Capture, error) {
 		return nil, fmt.Errorf("capture output: limit %d is not positive", config.Limit)
 	case config.View < 0:
 		return nil, fmt.Errorf("capture output: view %d is negative", config.View)
-	case !filepath.IsAbs(config.Dir):
-		return nil, errors.New("capture output: the folder for files is not an absolute path")
+	case config.Dir == nil:
+		return nil, errors.New("capture output: there is no folder for files")
 	}
 	c := &Capture{
 		limit: int64(config.Limit), live: config.Live,
 		streams: make(map[string]*stream, 2), exceeded: make(chan struct{}),
 	}
 	for _, name := range []string{"stdout", "stderr"} {
-		c.streams[name] = newStream(filepath.Join(config.Dir, name), int(config.View))
+		c.streams[name] = newStream(config.Dir, name, int(config.View))
 	}
 	return c, nil
 }
@@ -91,12 +95,15 @@ func (c *Capture) Copy(stream string, r io.Reader) error {
 	if !ok {
 		return fmt.Errorf("capture output: %q is neither stdout nor stderr", stream)
 	}
-	buf := make([]byte, copyBuffer)
+	buf := make([]byte, copyFirst)
 	for idle := 0; idle < 100; {
 		n, err := r.Read(buf)
 		if n > 0 {
 			idle = 0
 			c.take(stream, s, buf[:n])
+			if n == len(buf) && n < copyMost {
+				buf = make([]byte, min(8*n, copyMost))
+			}
 		} else {
 			idle++
 		}

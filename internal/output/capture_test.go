@@ -20,9 +20,12 @@ import (
 	"glovebox"
 )
 
+// in is an existing folder as Config wants it.
+func in(dir string) func() (string, error) { return func() (string, error) { return dir, nil } }
+
 func newCapture(t *testing.T, limit, view glovebox.Size) *Capture {
 	t.Helper()
-	c, err := New(Config{Limit: limit, View: view, Dir: t.TempDir()})
+	c, err := New(Config{Limit: limit, View: view, Dir: in(t.TempDir())})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,8 +96,8 @@ func TestCaptureSilent(t *testing.T) {
 }
 
 func TestCaptureEdgeOfTheLimit(t *testing.T) {
-	for _, limit := range []int{1024, memoryFirst, memoryFirst + 1, 3*copyBuffer + 7} {
-		for _, over := range []int{-1, 0, 1, 88, 2 * copyBuffer} {
+	for _, limit := range []int{1024, memoryFirst, memoryFirst + 1, 3*copyMost + 7} {
+		for _, over := range []int{-1, 0, 1, 88, 2 * copyMost} {
 			t.Run(fmt.Sprintf("%d%+d", limit, over), func(t *testing.T) {
 				c := newCapture(t, glovebox.Size(limit), glovebox.Size(limit)+16)
 				data := bytes.Repeat([]byte("0123456789\n"), (limit+over)/11+1)[:limit+over]
@@ -123,7 +126,7 @@ func TestCaptureBothStreams(t *testing.T) {
 	for _, limit := range []int{4 * each, each + each/2} {
 		t.Run(fmt.Sprint(limit), func(t *testing.T) {
 			live := map[string]int{}
-			c, err := New(Config{Limit: glovebox.Size(limit), View: 64, Dir: t.TempDir(),
+			c, err := New(Config{Limit: glovebox.Size(limit), View: 64, Dir: in(t.TempDir()),
 				Live: func(stream string, p []byte) { live[stream] += len(p) }}) // one call at a time: no lock
 			if err != nil {
 				t.Fatal(err)
@@ -322,8 +325,12 @@ func TestCaptureCutCharacter(t *testing.T) {
 
 func TestCaptureFailures(t *testing.T) {
 	t.Run("the file cannot be made", func(t *testing.T) {
-		c := newCapture(t, glovebox.MiB, 64)
-		if err := os.Symlink("/dev/null", c.streams["stdout"].path); err != nil {
+		dir := t.TempDir()
+		if err := os.Symlink("/dev/null", filepath.Join(dir, "stdout")); err != nil {
+			t.Fatal(err)
+		}
+		c, err := New(Config{Limit: glovebox.MiB, View: 64, Dir: in(dir)})
+		if err != nil {
 			t.Fatal(err)
 		}
 		if err := c.Copy("stdout", &repeat{"y\n", 300 << 10}); err != nil {
@@ -387,11 +394,36 @@ func TestCaptureReadFailures(t *testing.T) {
 	})
 }
 
-func TestNewRefuses(t *testing.T) {
+// A folder is asked for when a stream no longer fits memory, and what is wrong with it costs what follows, not the run.
+func TestFolderWhenNeeded(t *testing.T) {
 	dir := t.TempDir()
+	for name, where := range map[string]func() (string, error){
+		"none":     func() (string, error) { return "", errors.New("none to be had") },
+		"relative": func() (string, error) { return filepath.Base(dir), nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			asked := 0
+			c, err := New(Config{Limit: 1 << 20, View: 64, Dir: func() (string, error) { asked++; return where() }})
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.take("stdout", c.streams["stdout"], make([]byte, memoryFirst))
+			if asked != 0 {
+				t.Error("a folder was asked for while all fitted memory")
+			}
+			c.take("stdout", c.streams["stdout"], []byte("x"))
+			got, err := c.Finish()
+			if asked != 1 || err == nil || got.Stdout.Kept != memoryFirst || got.Stdout.Bytes != memoryFirst+1 {
+				t.Errorf("asked %d times; kept %d of %d bytes, %v", asked, got.Stdout.Kept, got.Stdout.Bytes, err)
+			}
+		})
+	}
+}
+
+func TestNewRefuses(t *testing.T) {
+	dir := in(t.TempDir())
 	for name, config := range map[string]Config{
 		"no limit": {Dir: dir}, "negative view": {Limit: 1, View: -1, Dir: dir}, "no folder": {Limit: 1},
-		"relative folder": {Limit: 1, Dir: filepath.Base(dir)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if _, err := New(config); err == nil {

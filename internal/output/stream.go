@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"hash"
 	"os"
+	"path/filepath"
 	"syscall"
 	"unicode/utf8"
 
@@ -19,9 +21,10 @@ const memoryFirst = 64 << 10
 // stream is one stream while it is read. One goroutine uses it at a time.
 type stream struct {
 	read, kept int64
-	hash       hash.Hash // of the kept bytes
-	memory     []byte    // the kept bytes until there is a file
-	path       string    // where the file goes
+	hash       hash.Hash              // of the kept bytes
+	memory     []byte                 // the kept bytes until there is a file
+	dir        func() (string, error) // where the file goes
+	name       string
 	file       *os.File
 	broken     error // why no more bytes are kept
 
@@ -36,8 +39,8 @@ type stream struct {
 	cuts  int // bytes in cut: the start of a character that was not yet whole
 }
 
-func newStream(path string, view int) *stream {
-	return &stream{path: path, hash: sha256.New(), headSize: view / 2, tailSize: view - view/2}
+func newStream(dir func() (string, error), name string, view int) *stream {
+	return &stream{dir: dir, name: name, hash: sha256.New(), headSize: view / 2, tailSize: view - view/2}
 }
 
 // count looks at every byte that was read, kept or not.
@@ -99,13 +102,20 @@ func (s *stream) keep(p []byte) {
 
 // spill moves the kept bytes from memory to the file. On error they stay in memory and there is no file.
 func (s *stream) spill() error {
-	f, err := os.OpenFile(s.path, os.O_CREATE|os.O_EXCL|os.O_WRONLY|syscall.O_NOFOLLOW, 0o600)
+	dir, err := s.dir()
+	if err != nil {
+		return err
+	}
+	if !filepath.IsAbs(dir) {
+		return errors.New("the folder for files is not an absolute path")
+	}
+	f, err := os.OpenFile(filepath.Join(dir, s.name), os.O_CREATE|os.O_EXCL|os.O_WRONLY|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return err
 	}
 	if _, err := f.Write(s.memory); err != nil {
 		_ = f.Close() // the failure to write is what matters
-		_ = os.Remove(s.path)
+		_ = os.Remove(f.Name())
 		return err
 	}
 	s.file, s.memory = f, nil
@@ -134,7 +144,7 @@ func (s *stream) finish(over bool) (Stream, flags, error) {
 	err := s.broken
 	path := ""
 	if s.file != nil {
-		path = s.path
+		path = s.file.Name()
 		if failed := s.file.Close(); err == nil && failed != nil {
 			err = failed
 		}

@@ -12,6 +12,19 @@ import (
 type Tx struct {
 	conn  *sql.Conn
 	stmts map[string]*sql.Stmt // kept over transactions by the one writer; nil for readers
+
+	version int64 // as Version says; 0: it was not asked
+}
+
+// Version is a number that is another one than in an earlier Update of the same Store when anybody but this Store has
+// written to the database since.
+func (tx *Tx) Version(ctx context.Context) (int64, error) {
+	if tx.version == 0 {
+		if err := tx.QueryRow(ctx, "PRAGMA data_version").Scan(&tx.version); err != nil {
+			return 0, err
+		}
+	}
+	return tx.version, nil
 }
 
 // Exec runs a statement and returns how many rows it changed. The text of the statement must be a constant of the program.
@@ -113,14 +126,7 @@ func (s *Store) commit(ctx context.Context, jobs []*job) {
 	tx := &Tx{conn: s.conn, stmts: s.stmts}
 	_, err := tx.Exec(ctx, "BEGIN IMMEDIATE")
 	if err == nil {
-		for _, j := range jobs {
-			// Where a job could not be undone alone, as when the disk is full, SQLite may have ended the transaction:
-			// nothing may run after it.
-			if j.err, err = tx.within(ctx, j.fn); err != nil {
-				break
-			}
-		}
-		if err == nil {
+		if err = tx.each(ctx, jobs); err == nil {
 			_, err = tx.Exec(ctx, "COMMIT")
 		}
 		if err != nil {
@@ -128,10 +134,29 @@ func (s *Store) commit(ctx context.Context, jobs []*job) {
 		}
 	}
 	for _, j := range jobs {
-		if err != nil {
+		switch {
+		case err == nil:
+		case j.err == nil:
+			j.err = err
+		default:
 			j.err = errors.Join(err, j.err)
 		}
 	}
+}
+
+// each runs the jobs. An error means that the whole transaction is lost.
+func (tx *Tx) each(ctx context.Context, jobs []*job) (err error) {
+	if len(jobs) == 1 { // it is undone with the transaction
+		return attempt(ctx, tx, jobs[0].fn)
+	}
+	for _, j := range jobs {
+		// Where a job could not be undone alone, as when the disk is full, SQLite may have ended the transaction: nothing may
+		// run after it.
+		if j.err, err = tx.within(ctx, j.fn); err != nil {
+			break
+		}
+	}
+	return err
 }
 
 // within runs fn so that it can be undone alone. A second error means that the whole transaction is lost.

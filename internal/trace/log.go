@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 
 	"golang.org/x/mod/sumdb/tlog"
@@ -40,6 +41,13 @@ type head struct {
 	size      int64
 	root      tlog.Hash
 	signature string // signatureBytes long
+}
+
+// appended is what this process appended last: perhaps in vain, so that it counts only while the top of the log is its head.
+type appended struct {
+	head    head
+	hashes  frontier // of the log up to it
+	version int64    // of the store
 }
 
 // origin names this kind of log in what is signed and in keys.
@@ -95,8 +103,8 @@ func (k *key) signed(h head) (good, mine bool) {
 var errBroken = errors.New("the log of the trace does not hold")
 
 // append adds the record to the log within the one write transaction: seals it on top of what is there, which must be what
-// was signed. It reads one row and one stored hash for each bit of the log's size. beside is how many bytes the run keeps
-// besides the payload.
+// was signed. It reads one row and one stored hash for each bit of the log's size; the hashes only where somebody else may
+// have written since its own last record. beside is how many bytes the run keeps besides the payload.
 func (t *Trace) append(ctx context.Context, tx *store.Tx, r *record, beside int64) error {
 	k, err := t.keys.get()
 	if err != nil {
@@ -111,12 +119,20 @@ func (t *Trace) append(ctx context.Context, tx *store.Tx, r *record, beside int6
 	if err != nil {
 		return err
 	}
-	hashes, err := readFrontier(ctx, tx, top.size)
+	version, err := tx.Version(ctx)
 	if err != nil {
 		return err
 	}
-	if err := t.check(k, top, hashes); err != nil {
-		return err
+	hashes := frontier{}
+	if last := t.last.Load(); last != nil && last.head == top && last.version == version {
+		maps.Copy(hashes, last.hashes)
+	} else {
+		if hashes, err = readFrontier(ctx, tx, top.size); err != nil {
+			return err
+		}
+		if err := t.check(k, top, hashes); err != nil {
+			return err
+		}
 	}
 	added, err := tlog.StoredHashesForRecordHash(top.size, tlog.RecordHash(r.leaf), hashes)
 	if err != nil {
@@ -136,7 +152,7 @@ func (t *Trace) append(ctx context.Context, tx *store.Tx, r *record, beside int6
 	if err := r.insert(ctx, tx, first, added, bytes+beside+int64(len(r.body))); err != nil {
 		return err
 	}
-	t.last.Store(&r.head)
+	t.last.Store(&appended{r.head, hashes.of(r.seq), version})
 	return nil
 }
 
@@ -152,7 +168,7 @@ func (t *Trace) check(k *key, top head, hashes frontier) error {
 	if root != top.root {
 		return fmt.Errorf("%w: the stored hashes of %d records do not make the root that was signed", errBroken, top.size)
 	}
-	if last := t.last.Load(); last != nil && *last == top {
+	if last := t.last.Load(); last != nil && last.head == top {
 		return nil
 	}
 	switch good, mine := k.signed(top); {
@@ -219,6 +235,15 @@ func (f frontier) ReadHashes(ids []int64) ([]tlog.Hash, error) {
 		hashes[i] = h
 	}
 	return hashes, nil
+}
+
+// of are those of the hashes that a log of size records consists of.
+func (f frontier) of(size int64) frontier {
+	out := frontier{}
+	for _, id := range frontierOf(size) {
+		out[id] = f[id]
+	}
+	return out
 }
 
 // frontierOf lists the numbers of the hashes that a log of size records consists of.

@@ -52,7 +52,7 @@ type Trace struct {
 	self      owner
 	blobRest  time.Duration
 	adopted   atomic.Bool
-	last      atomic.Pointer[head] // signed by this process on top of what it had checked
+	last      atomic.Pointer[appended] // signed by this process on top of what it had checked
 }
 
 // New makes a Trace. It makes the key when there is none and nothing was signed yet. A key that cannot be used is told by
@@ -151,16 +151,13 @@ func (t *Trace) Start(ctx context.Context, s Start) (int64, error) {
 		return 0, Explain("record start", err)
 	}
 	err = t.store.Update(ctx, func(ctx context.Context, tx *store.Tx) error {
-		if err := fresh(ctx, tx, s.ID); err != nil {
-			return err
+		err := t.append(ctx, tx, rec, 0)
+		if err == nil {
+			_, err = tx.Exec(ctx, `INSERT INTO runs (id, tenant, state, started_ns, start_seq, owner_pid, owner_start, owner_boot)
+				VALUES (?, ?, 'running', ?, ?, ?, ?, ?)`,
+				s.ID, s.Principal.Tenant, rec.skeleton.Time.UnixNano(), rec.seq, t.self.PID, t.self.Start, t.self.Boot)
 		}
-		if err := t.append(ctx, tx, rec, 0); err != nil {
-			return err
-		}
-		_, err := tx.Exec(ctx, `INSERT INTO runs (id, tenant, state, started_ns, start_seq, owner_pid, owner_start, owner_boot)
-			VALUES (?, ?, 'running', ?, ?, ?, ?, ?)`,
-			s.ID, s.Principal.Tenant, rec.skeleton.Time.UnixNano(), rec.seq, t.self.PID, t.self.Start, t.self.Boot)
-		return err
+		return notFresh(ctx, tx, s.ID, err)
 	})
 	if err != nil {
 		return 0, Explain("record start", err)
@@ -181,16 +178,13 @@ func (t *Trace) Refused(ctx context.Context, s Start, refusal *glovebox.Error) (
 		return glovebox.TraceRef{}, Explain("record refusal", err)
 	}
 	err = t.store.Update(ctx, func(ctx context.Context, tx *store.Tx) error {
-		if err := fresh(ctx, tx, s.ID); err != nil {
-			return err
+		err := t.append(ctx, tx, rec, 0)
+		if err == nil {
+			ns := rec.skeleton.Time.UnixNano()
+			_, err = tx.Exec(ctx, `INSERT INTO runs (id, tenant, state, started_ns, ended_ns, start_seq, end_seq)
+				VALUES (?, ?, 'refused', ?, ?, ?, ?)`, s.ID, s.Principal.Tenant, ns, ns, rec.seq, rec.seq)
 		}
-		if err := t.append(ctx, tx, rec, 0); err != nil {
-			return err
-		}
-		ns := rec.skeleton.Time.UnixNano()
-		_, err := tx.Exec(ctx, `INSERT INTO runs (id, tenant, state, started_ns, ended_ns, start_seq, end_seq)
-			VALUES (?, ?, 'refused', ?, ?, ?, ?)`, s.ID, s.Principal.Tenant, ns, ns, rec.seq, rec.seq)
-		return err
+		return notFresh(ctx, tx, s.ID, err)
 	})
 	if err == nil {
 		t.heads.late(rec.head)
@@ -271,21 +265,27 @@ func insertKept(ctx context.Context, tx *store.Tx, id string, outputs []keptOutp
 // closeRun appends the end record of a run that is running and marks the run.
 func (t *Trace) closeRun(ctx context.Context, tx *store.Tx, rec *record, beside int64) error {
 	id := rec.skeleton.Run
-	was, err := stateOf(ctx, tx, id)
+	err := t.append(ctx, tx, rec, beside)
+	if err == nil {
+		var closed int64
+		closed, err = tx.Exec(ctx, `UPDATE runs SET state = ?, status = ?, ended_ns = ?, end_seq = ?
+			WHERE id = ? AND state = 'running'`,
+			rec.skeleton.State, rec.skeleton.status(), rec.skeleton.Time.UnixNano(), rec.seq, id)
+		if err == nil && closed == 1 {
+			return nil
+		}
+	}
+	// What keeps a second end out, and one without a start, is the tables; why is looked for afterwards.
+	was, failed := stateOf(ctx, tx, id)
 	switch {
-	case err != nil:
-		return err
-	case was == "":
+	case failed == nil && was == "":
 		return noRun(id)
-	case was != "running":
+	case failed == nil && was != "running":
 		return glovebox.Errorf(glovebox.CodeConflict, "read how it ended with `glovebox trace show "+beginning(id, 64)+"`",
 			"the run %q has its end already: it is %s", beginning(id, 64), was)
+	case err == nil:
+		err = errors.Join(errors.New("the run is not the one that it was"), failed)
 	}
-	if err := t.append(ctx, tx, rec, beside); err != nil {
-		return err
-	}
-	_, err = tx.Exec(ctx, "UPDATE runs SET state = ?, status = ?, ended_ns = ?, end_seq = ? WHERE id = ?",
-		rec.skeleton.State, rec.skeleton.status(), rec.skeleton.Time.UnixNano(), rec.seq, id)
 	return err
 }
 
@@ -307,10 +307,12 @@ func stateOf(ctx context.Context, tx *store.Tx, id string) (string, error) {
 	return state, err
 }
 
-// fresh says why a run cannot begin: there is one of its id.
-func fresh(ctx context.Context, tx *store.Tx, id string) error {
-	was, err := stateOf(ctx, tx, id)
-	if err == nil && was != "" {
+// notFresh says why a run could not be begun when that failed because there is one of its id, which the tables keep out.
+func notFresh(ctx context.Context, tx *store.Tx, id string, err error) error {
+	if err == nil {
+		return nil
+	}
+	if was, failed := stateOf(ctx, tx, id); failed == nil && was != "" {
 		err = glovebox.Errorf(glovebox.CodeConflict, "give each run an id of its own",
 			"there is a run %q already: it is %s", beginning(id, 64), was)
 	}

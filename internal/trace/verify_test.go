@@ -96,6 +96,22 @@ func wantFirst(t testing.TB, v *glovebox.Verification, seq int64, kinds ...strin
 	}
 }
 
+// TestNothingOnTopOfChangedHashes: another process changed a stored hash behind the newest record; nothing is appended any
+// more, by whoever appended last either, until it is put right.
+func TestNothingOnTopOfChangedHashes(t *testing.T) {
+	dir := t.TempDir()
+	tr, other := newTrace(t, dir), newTrace(t, dir)
+	mustStart(t, tr, someStart("run_a"))
+	mustStart(t, other, someStart("run_b"))
+	mustStart(t, tr, someStart("run_c"))
+	tamper(t, other, "UPDATE hashes SET hash = zeroblob(32) WHERE id = 2") // of the first two records
+	_, err := tr.Start(t.Context(), someStart("run_d"))
+	wantCode(t, "a run on top of it", err, glovebox.CodeUnavailable)
+	if !errors.Is(err, errBroken) {
+		t.Errorf("error = %v", err)
+	}
+}
+
 func TestVerifyHolds(t *testing.T) {
 	tr := newTrace(t, t.TempDir())
 	if v := mustHold(t, tr); v.Records != 0 || v.Key == "" {
