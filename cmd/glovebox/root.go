@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"glovebox"
-	"glovebox/policy"
+	"glovebox/internal/spelling"
 )
 
 // root builds the tree of verbs. It costs microseconds: flags are declared, nothing is opened or read.
@@ -80,7 +80,7 @@ func unknownVerb(cmd *cobra.Command, word string) error {
 		known = append(known, c.Name())
 	}
 	fix := "`" + cmd.CommandPath() + " --help` lists the commands"
-	if n := policy.Nearest(word, known); n != "" {
+	if n := spelling.Nearest(word, known); n != "" {
 		fix = "did you mean `" + cmd.CommandPath() + " " + n + "`?"
 	}
 	return glovebox.Errorf(glovebox.CodeInvalid, fix, "%q is no command of %s", short(word), cmd.CommandPath())
@@ -118,7 +118,7 @@ func flagError(cmd *cobra.Command, err error) error {
 		}
 		var names []string
 		cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
-		if n := policy.Nearest(word, names); n != "" {
+		if n := spelling.Nearest(word, names); n != "" {
 			help = "did you mean --" + n + "?"
 		}
 		return glovebox.Errorf(glovebox.CodeInvalid, help, "there is no flag --%s", short(word))

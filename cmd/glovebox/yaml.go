@@ -11,7 +11,7 @@ import (
 	"github.com/goccy/go-yaml/token"
 
 	"glovebox"
-	"glovebox/policy"
+	"glovebox/internal/spelling"
 )
 
 // key is one key of a configuration file. Exactly one of its fields is set.
@@ -143,7 +143,7 @@ func (s *settings) walkMapping(k *key, path string, node ast.Node) error {
 func (s *settings) unknownKey(k *key, pair *ast.MappingValueNode, path, full, name string) error {
 	known := slices.Sorted(maps.Keys(k.keys))
 	fix := "the keys here are " + strings.Join(known, ", ")
-	if n := policy.Nearest(name, known); n != "" {
+	if n := spelling.Nearest(name, known); n != "" {
 		fix = "did you mean " + strings.TrimPrefix(path+"."+n, ".") + "?"
 	}
 	return s.wrong(pair.Key, short(full), fix, "there is no such key")
