@@ -194,9 +194,13 @@ func TestErrorsSurvive(t *testing.T) {
 		w.doctor = func() (*glovebox.Report, error) { return nil, &thrown }
 		ctx, c, q := t.Context(), w.client, glovebox.Request{Code: "1"}
 		for name, ask := range map[string]func() error{
-			"run":      func() error { _, err := c.Run(ctx, owner, q, nil); return err },
-			"stream":   func() error { _, err := c.Run(ctx, owner, q, sinkFunc(func(glovebox.Event) {})); return err },
-			"late":     func() error { early = false; _, err := c.Run(ctx, owner, q, sinkFunc(func(glovebox.Event) {})); return err },
+			"run":    func() error { _, err := c.Run(ctx, owner, q, nil); return err },
+			"stream": func() error { _, err := c.Run(ctx, owner, q, sinkFunc(func(glovebox.Event) {})); return err },
+			"late": func() error {
+				early = false
+				_, err := c.Run(ctx, owner, q, sinkFunc(func(glovebox.Event) {}))
+				return err
+			},
 			"output":   func() error { _, err := c.Output(ctx, owner, "r", "stdout", 0, 1); return err },
 			"artifact": func() error { _, err := c.Artifact(ctx, owner, "r", "x"); return err },
 			"trace":    func() error { _, err := c.Trace(ctx, owner, "r"); return err },

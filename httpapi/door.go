@@ -102,14 +102,15 @@ func (d *Door) Serve(l *net.UnixListener) error {
 // Live is how many runs are in progress.
 func (d *Door) Live() int { return d.live.count() }
 
-// Stop takes no more requests and waits for those in progress. When ctx ends before they do it cancels the runs among them,
-// which then end with a result, and says how many they were. It returns when nothing of the door goes on.
+// Stop begins no more runs and waits for those in progress, which can be looked at and cancelled meanwhile. When ctx ends
+// before they do it cancels them, so that they end with a result, and says how many they were. Then it stops to listen, and
+// returns when nothing of the door goes on.
 func (d *Door) Stop(ctx context.Context) (canceled int, err error) {
-	d.live.drain()
-	if err = d.server.Shutdown(ctx); err == nil {
-		return 0, nil
+	select {
+	case <-d.live.drain():
+	case <-ctx.Done():
+		canceled = d.live.cancelAll(errStopped)
 	}
-	canceled = d.live.cancelAll(errStopped)
 	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), cancelTime)
 	defer stop()
 	if err = d.server.Shutdown(ctx); err != nil {

@@ -12,7 +12,7 @@ type registry struct {
 	mu       sync.Mutex
 	byName   map[string]*live
 	all      map[*live]bool
-	draining bool
+	draining chan struct{} // nil until no more begin; closed when none is left
 }
 
 // live is one run in progress.
@@ -28,7 +28,7 @@ func (g *registry) enter(l *live) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	switch {
-	case g.draining:
+	case g.draining != nil:
 		return errDraining
 	case l.handle != "" && g.byName[l.handle] != nil:
 		return glovebox.Errorf(glovebox.CodeConflict, "give each run a handle of its own", "a run with this handle is in progress")
@@ -64,6 +64,9 @@ func (g *registry) leave(l *live) {
 		}
 	}
 	delete(g.all, l)
+	if g.draining != nil && len(g.all) == 0 {
+		close(g.draining)
+	}
 }
 
 // find returns the run of who that has name as its handle or id, and its id, or nil.
@@ -82,10 +85,17 @@ func (g *registry) count() int {
 	return len(g.all)
 }
 
-func (g *registry) drain() {
+// drain lets no more runs begin. What it returns is closed when none is left.
+func (g *registry) drain() (empty <-chan struct{}) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.draining = true
+	if g.draining == nil {
+		g.draining = make(chan struct{})
+		if len(g.all) == 0 {
+			close(g.draining)
+		}
+	}
+	return g.draining
 }
 
 // cancelAll cancels every run and says how many they were.

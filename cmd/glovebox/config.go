@@ -24,6 +24,9 @@ type settings struct {
 	process processSettings
 	memory  memoryBudget
 	trace   engine.Trace
+	listen  []string // addresses that serve listens on
+
+	servedBy string // what results say about who served them; empty: local
 
 	file  string         // for messages; empty when the built-in defaults are used
 	lines map[string]int // key → line of file
@@ -218,7 +221,12 @@ func (s *settings) schema() *key {
 			}},
 			"gvisor": missingKey, "microvm": missingKey, "remote": missingKey,
 		}},
-		"listen": missingKey, "tenants": missingKey, "secrets": missingKey, "images": missingKey, "pool": missingKey,
+		"listen": {item: func(v string) error {
+			_, err := listenOn(v)
+			s.listen = append(s.listen, v)
+			return err
+		}},
+		"tenants": missingKey, "secrets": missingKey, "images": missingKey, "pool": missingKey,
 		"memory_budget": scalar(s.memory.set), "trace": s.traceKeys(),
 	}}
 }

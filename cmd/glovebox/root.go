@@ -33,11 +33,12 @@ func (a *app) root() *cobra.Command {
 	root.SetFlagErrorFunc(flagError)
 	f := root.PersistentFlags()
 	f.StringVar(&a.config, "config", "", "configuration `FILE` in place of the usual places")
-	f.StringVar(&a.server, "server", "", "use the server at `URL` (not available in this version)")
+	f.StringVar(&a.server, "server", "", "use the server at `URL`: unix:/path (also GLOVEBOX_SERVER)")
 	f.BoolVar(&a.local, "local", false, "never use a server")
-	root.AddCommand(a.runCommand(), a.execCommand(), a.traceCommand(), a.doctorCommand(), a.attackCommand(), a.versionCommand())
+	root.AddCommand(a.runCommand(), a.execCommand(), a.traceCommand(), a.doctorCommand(), a.attackCommand(), a.serveCommand(),
+		a.versionCommand())
 	for _, name := range []string{
-		"serve", "mcp", "session", "image", "policy", "token", "secret", "budget", "bench",
+		"mcp", "session", "image", "policy", "token", "secret", "budget", "bench",
 	} {
 		root.AddCommand(missingCommand(name))
 	}

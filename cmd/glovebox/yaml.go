@@ -157,7 +157,9 @@ func (s *settings) set(to func(string) error, path string, node ast.Node) error 
 	}
 	if err := to(text); err != nil {
 		if e, ok := err.(*glovebox.Error); ok {
-			return s.wrong(node, path, e.Fix, "%s", e.Public)
+			at := s.wrong(node, path, e.Fix, "%s", e.Public).(*glovebox.Error)
+			at.Code = e.Code
+			return at
 		}
 		return s.wrong(node, path, "see the documentation of the key", "%s", err.Error())
 	}
