@@ -86,7 +86,8 @@ func (c *Client) dial() (net.Conn, error) {
 	}
 	uid, err := peer(conn)
 	if err == nil && uid != c.cfg.UID {
-		err = notSent(glovebox.CodeDenied, nil, "name a server of your own", "the server at unix:%s is user %d's", c.cfg.Socket, uid)
+		err = notSent(glovebox.CodeDenied, nil, "name a server of your own", "the server at unix:%s is user %d's",
+			c.cfg.Socket, uid)
 	}
 	if err != nil {
 		conn.Close()
@@ -140,7 +141,8 @@ func owner(who glovebox.Principal) error {
 }
 
 // do asks once. The caller closes the answer's body, which says that all went well.
-func (c *Client) do(ctx context.Context, method, path string, body []byte, header map[string]string) (*http.Response, error) {
+func (c *Client) do(ctx context.Context, method, path string, body []byte, header map[string]string) (
+	*http.Response, error) {
 	// The name of the host says nothing on a unix socket.
 	r, err := http.NewRequestWithContext(ctx, method, "http://glovebox"+path, bytes.NewReader(body))
 	if err != nil {
@@ -176,7 +178,8 @@ func (c *Client) broken(ctx context.Context, err error) error {
 		err = errors.Join(context.Cause(ctx), err)
 	}
 	return &glovebox.Error{Code: glovebox.CodeInternal, Op: "ask the server", Err: err,
-		Public: "the server did not answer to its end", Fix: "`glovebox trace ls` tells what ran; the server's log names the cause"}
+		Public: "the server did not answer to its end",
+		Fix:    "`glovebox trace ls` tells what ran; the server's log names the cause"}
 }
 
 // refusal is the error that the server answered with.
@@ -220,7 +223,8 @@ func (c *Client) get(ctx context.Context, method, path string, body []byte, to a
 }
 
 // Output implements glovebox.Runs.
-func (c *Client) Output(ctx context.Context, who glovebox.Principal, run, stream string, offset, limit int64) ([]byte, error) {
+func (c *Client) Output(ctx context.Context, who glovebox.Principal, run, stream string, offset, limit int64) (
+	[]byte, error) {
 	if err := owner(who); err != nil {
 		return nil, err
 	}
@@ -292,7 +296,8 @@ func (c *Client) Traces(ctx context.Context, who glovebox.Principal, q glovebox.
 }
 
 // Verify implements glovebox.Traces.
-func (c *Client) Verify(ctx context.Context, who glovebox.Principal, heads []glovebox.TraceRef) (*glovebox.Verification, error) {
+func (c *Client) Verify(ctx context.Context, who glovebox.Principal, heads []glovebox.TraceRef) (
+	*glovebox.Verification, error) {
 	if err := owner(who); err != nil {
 		return nil, err
 	}

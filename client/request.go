@@ -48,7 +48,8 @@ func encode(q glovebox.Request) ([]byte, error) {
 			"a server is told times in whole milliseconds")
 	}
 	if !whole(&q) {
-		return nil, notSent(glovebox.CodeInvalid, nil, fix, "the request has text that is not UTF-8, which a server cannot be told")
+		return nil, notSent(glovebox.CodeInvalid, nil, fix,
+			"the request has text that is not UTF-8, which a server cannot be told")
 	}
 	out := request{Request: q, CodeName: q.CodeName, Collect: q.Collect}
 	switch in := []byte(q.Stdin); {
@@ -114,7 +115,8 @@ func whole(q *glovebox.Request) bool {
 // smallFile reads what a file holds from where it stands, which does not change, so that it can still be read elsewhere.
 // Anything else that can be read is a stream, and what is empty may become one.
 func smallFile(r io.Reader) ([]byte, error) {
-	stream := notSent(glovebox.CodeUnavailable, nil, "name a FILE of 1 byte to "+maxStdin.String()+" with --stdin, or say --local",
+	stream := notSent(glovebox.CodeUnavailable, nil,
+		"name a FILE of 1 byte to "+maxStdin.String()+" with --stdin, or say --local",
 		"standard input that is streamed cannot be sent to a server in this version")
 	f, ok := r.(*os.File)
 	if !ok {

@@ -193,8 +193,8 @@ func short(s string) string {
 
 const maxList = 4096 // elements of a list of objects; the policy bounds what it takes further
 
-// decodeRequest reads a run's request. Beyond the fields that a glovebox.Request shows there are code_name, collect, which is
-// true where it is left out, and stdin_base64.
+// decodeRequest reads a run's request. Beyond the fields that a glovebox.Request shows there are code_name, stdin_base64 and
+// collect, which is true where it is left out.
 func decodeRequest(text []byte) (glovebox.Request, error) {
 	q := glovebox.Request{Collect: true}
 	var stdin []byte

@@ -113,7 +113,7 @@ func (f *fakeService) step(ctx context.Context, res *glovebox.Result, sink glove
 		f.log.Info("not shown")
 		f.log.Error(rest, "err", errors.New(rest))
 	case "stdin":
-		var b []byte
+		b := []byte(f.request.Stdin)
 		if f.request.StdinFrom != nil {
 			b, _ = io.ReadAll(f.request.StdinFrom)
 		}

@@ -113,7 +113,8 @@ func unixAddress(address string) (string, error) {
 	}
 	const most = 107 // the kernel's
 	if len(path) > most {
-		return "", glovebox.Errorf(glovebox.CodeInvalid, "name one that is shorter", "the path of a socket has at most %d bytes", most)
+		return "", glovebox.Errorf(glovebox.CodeInvalid, "name one that is shorter", "the path of a socket has at most %d bytes",
+			most)
 	}
 	return path, nil
 }
