@@ -22,14 +22,14 @@ type Request struct {
 	Detach      bool              `json:"detach,omitempty"`
 	Limits      Limits            `json:"limits,omitzero"`
 
-	// CodeName is what tracebacks call the code, a bare file name; empty means main with the language's suffix. Not on the
-	// wire.
+	// CodeName is what tracebacks call the code, a bare file name; empty means main with the language's suffix. On the
+	// wire it is code_name.
 	CodeName string `json:"-"`
 	// StdinFrom streams standard input in place of Stdin. It is read until the program or the input ends and is never
 	// closed. A read that blocks delays nothing. Not on the wire.
 	StdinFrom io.Reader `json:"-"`
-	// Collect asks for the files of /outputs to be kept, hashed and listed in Result.Artifacts. Not on the wire, where
-	// they always are.
+	// Collect asks for the files of /outputs to be kept, hashed and listed in Result.Artifacts. On the wire it is
+	// collect, and true where it is left out.
 	Collect bool `json:"-"`
 }
 

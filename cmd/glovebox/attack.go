@@ -73,13 +73,16 @@ func (a *app) listAttacks(axes []string) error {
 
 // attack runs the battery and shows what came of it.
 func (a *app) attack(cfg attack.Config) (err error) {
+	if err := a.ownServer("attack"); err != nil {
+		return err
+	}
 	s, err := a.settings()
 	if err != nil {
 		return err
 	}
 	caught, letGo := catch()
 	defer letGo()
-	svc, err := a.service()
+	svc, err := a.open(s, logger(a.errs))
 	if err != nil {
 		return err
 	}

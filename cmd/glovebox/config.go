@@ -26,6 +26,9 @@ type settings struct {
 	trace   engine.Trace
 	pool    engine.Pool
 	serves  bool // many requests: only then is anything kept ready
+	listen  []string // addresses that serve listens on
+
+	servedBy string // what results say about who served them; empty: local
 
 	file  string         // for messages; empty when the built-in defaults are used
 	lines map[string]int // key → line of file
@@ -220,7 +223,12 @@ func (s *settings) schema() *key {
 			}},
 			"gvisor": missingKey, "microvm": missingKey, "remote": missingKey,
 		}},
-		"listen": missingKey, "tenants": missingKey, "secrets": missingKey, "images": missingKey, "pool": poolKeys(&s.pool),
+		"listen": {item: func(v string) error {
+			_, err := listenOn(v)
+			s.listen = append(s.listen, v)
+			return err
+		}},
+		"tenants": missingKey, "secrets": missingKey, "images": missingKey, "pool": poolKeys(&s.pool),
 		"memory_budget": scalar(s.memory.set), "trace": s.traceKeys(),
 	}}
 }

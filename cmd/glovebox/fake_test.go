@@ -21,7 +21,7 @@ import (
 // one of
 //
 //	exit N · signal NAME · status S · reason TEXT · stdout TEXT · stderr TEXT · artifact PATH · skip PATH · wait ·
-//	fail CODE · log TEXT · stdin · request
+//	fail CODE · log TEXT · stdin · request · served
 //
 // wait ends when the run is cancelled; stdin prints standard input; request prints the request as JSON.
 type fakeService struct {
@@ -97,6 +97,8 @@ func (f *fakeService) step(ctx context.Context, res *glovebox.Result, sink glove
 		emit("stdout", "waiting\n")
 		<-ctx.Done()
 		res.Status, res.ExitCode = glovebox.StatusCanceled, nil
+	case "served":
+		res.ServedBy = f.settings.servedBy
 	case "flood":
 		for range 10000 {
 			emit("stdout", strings.Repeat("x", 1000))
@@ -111,7 +113,7 @@ func (f *fakeService) step(ctx context.Context, res *glovebox.Result, sink glove
 		f.log.Info("not shown")
 		f.log.Error(rest, "err", errors.New(rest))
 	case "stdin":
-		var b []byte
+		b := []byte(f.request.Stdin)
 		if f.request.StdinFrom != nil {
 			b, _ = io.ReadAll(f.request.StdinFrom)
 		}
@@ -203,7 +205,7 @@ type tool struct {
 func newTool(t *testing.T) *tool {
 	home := t.TempDir()
 	tl := &tool{fakeService: &fakeService{ready: true}, env: map[string]string{"HOME": home}}
-	tl.app = &app{in: strings.NewReader(""), out: &tl.out, errs: &tl.errs, uid: 1000, open: tl.open,
+	tl.app = &app{in: strings.NewReader(""), out: &tl.out, errs: &tl.errs, uid: 1000, runtime: home, open: tl.open,
 		getenv: func(name string) string { return tl.env[name] }}
 	t.Chdir(home)
 	return tl

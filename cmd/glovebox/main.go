@@ -25,7 +25,7 @@ import (
 var version = "dev"
 
 func main() {
-	a := &app{in: os.Stdin, out: os.Stdout, errs: os.Stderr, getenv: os.Getenv, uid: os.Getuid(), open: open}
+	a := &app{in: os.Stdin, out: os.Stdout, errs: os.Stderr, getenv: os.Getenv, uid: os.Getuid(), runtime: "/run", open: open}
 	os.Exit(a.main(os.Args[1:]))
 }
 
@@ -35,6 +35,7 @@ type app struct {
 	out, errs io.Writer
 	getenv    func(string) string
 	uid       int
+	runtime   string // the folder of what root's programs keep while they run
 	// open makes the service that serves the verbs. The verb closes it.
 	open func(settings, *slog.Logger) (glovebox.Service, error)
 
@@ -129,21 +130,6 @@ func line(s string) string {
 // owner is who sits at this command line.
 func (a *app) owner() glovebox.Principal {
 	return glovebox.Principal{Tenant: "local", Name: fmt.Sprintf("uid:%d", a.uid), Owner: true}
-}
-
-// service opens what serves the verbs, as the configuration says.
-func (a *app) service() (glovebox.Service, error) {
-	if a.server != "" {
-		return nil, unbuilt("--server", "leave --server out: runs are local")
-	}
-	if !a.local && a.getenv("GLOVEBOX_SERVER") != "" {
-		return nil, unbuilt("GLOVEBOX_SERVER", "unset GLOVEBOX_SERVER, or say --local: runs are local")
-	}
-	s, err := a.settings()
-	if err != nil {
-		return nil, err
-	}
-	return a.open(s, logger(a.errs))
 }
 
 // unbuilt refuses by name what Glovebox knows and does not offer yet.

@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"glovebox"
-	"glovebox/policy"
+	"glovebox/internal/spelling"
 )
 
 // root builds the tree of verbs. It costs microseconds: flags are declared, nothing is opened or read.
@@ -33,11 +33,12 @@ func (a *app) root() *cobra.Command {
 	root.SetFlagErrorFunc(flagError)
 	f := root.PersistentFlags()
 	f.StringVar(&a.config, "config", "", "configuration `FILE` in place of the usual places")
-	f.StringVar(&a.server, "server", "", "use the server at `URL` (not available in this version)")
+	f.StringVar(&a.server, "server", "", "use the server at `URL`: unix:/path (also GLOVEBOX_SERVER)")
 	f.BoolVar(&a.local, "local", false, "never use a server")
-	root.AddCommand(a.runCommand(), a.execCommand(), a.traceCommand(), a.doctorCommand(), a.attackCommand(), a.versionCommand())
+	root.AddCommand(a.runCommand(), a.execCommand(), a.traceCommand(), a.doctorCommand(), a.attackCommand(), a.serveCommand(),
+		a.versionCommand())
 	for _, name := range []string{
-		"serve", "mcp", "session", "image", "policy", "token", "secret", "budget", "bench",
+		"mcp", "session", "image", "policy", "token", "secret", "budget", "bench",
 	} {
 		root.AddCommand(missingCommand(name))
 	}
@@ -80,7 +81,7 @@ func unknownVerb(cmd *cobra.Command, word string) error {
 		known = append(known, c.Name())
 	}
 	fix := "`" + cmd.CommandPath() + " --help` lists the commands"
-	if n := policy.Nearest(word, known); n != "" {
+	if n := spelling.Nearest(word, known); n != "" {
 		fix = "did you mean `" + cmd.CommandPath() + " " + n + "`?"
 	}
 	return glovebox.Errorf(glovebox.CodeInvalid, fix, "%q is no command of %s", short(word), cmd.CommandPath())
@@ -118,7 +119,7 @@ func flagError(cmd *cobra.Command, err error) error {
 		}
 		var names []string
 		cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
-		if n := policy.Nearest(word, names); n != "" {
+		if n := spelling.Nearest(word, names); n != "" {
 			help = "did you mean --" + n + "?"
 		}
 		return glovebox.Errorf(glovebox.CodeInvalid, help, "there is no flag --%s", short(word))

@@ -122,7 +122,7 @@ func (a *app) execute(cmd *cobra.Command, f *runFlags) (err error) {
 		}
 		defer func() { dest.drop(ran) }()
 	}
-	svc, err := a.service()
+	svc, err := a.runService()
 	if err != nil {
 		return err
 	}

@@ -342,7 +342,7 @@ func TestNobodyReadsOtherVerbs(t *testing.T) {
 func TestServers(t *testing.T) {
 	tl := newTool(t)
 	exit, _, errs := tl.run("run", "--server", "http://x", "-c", "1")
-	if exit != 126 || !strings.Contains(errs, "--server is not") {
+	if exit != 126 || !strings.Contains(errs, "--server with http is not") {
 		t.Error(exit, errs)
 	}
 	tl.env["GLOVEBOX_SERVER"] = "http://x"

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"net"
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
 )
@@ -16,7 +18,8 @@ func TestMain(m *testing.M) {
 		"box":      box,
 		"fakebox": func() {
 			f := &fakeService{ready: true}
-			a := &app{in: os.Stdin, out: os.Stdout, errs: os.Stderr, getenv: os.Getenv, uid: 1000, open: f.open}
+			a := &app{in: os.Stdin, out: os.Stdout, errs: os.Stderr, getenv: os.Getenv, uid: os.Getuid(),
+				runtime: os.Getenv("XDG_RUNTIME_DIR"), open: f.open}
 			os.Exit(a.main(os.Args[1:]))
 		},
 	})
@@ -27,11 +30,12 @@ func TestScripts(t *testing.T) {
 		Dir:                 "testdata/script",
 		RequireExplicitExec: true,
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"exits": exits,
+			"exits": exits, "listens": listens,
 		},
 		Setup: func(e *testscript.Env) error {
 			e.Setenv("HOME", e.WorkDir)
-			return nil
+			e.Setenv("XDG_RUNTIME_DIR", e.WorkDir+"/rt") // of fakebox, for root too
+			return os.Mkdir(e.WorkDir+"/rt", 0o700)
 		},
 	})
 }
@@ -48,5 +52,23 @@ func exits(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	if got != args[0] {
 		ts.Fatalf("%s exited with %s, want %s", strings.Join(args[1:], " "), got, args[0])
+	}
+}
+
+// listens waits until somebody listens on a socket: listens PATH
+func listens(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("say listens PATH")
+	}
+	path := ts.MkAbs(args[0])
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		c, err := net.Dial("unix", path)
+		if err == nil {
+			c.Close()
+			return
+		}
+		if time.Now().After(deadline) {
+			ts.Fatalf("nobody listens on %s: %v", path, err)
+		}
 	}
 }

@@ -14,7 +14,7 @@ import (
 
 	"glovebox"
 	"glovebox/internal/output"
-	"glovebox/policy"
+	"glovebox/internal/spelling"
 )
 
 func (a *app) traceCommand() *cobra.Command {
@@ -134,7 +134,7 @@ func statusFlag(word string) (glovebox.Status, error) {
 		return "", nil
 	}
 	fix := "say one of " + strings.Join(words, ", ")
-	if n := policy.Nearest(word, words); n != "" {
+	if n := spelling.Nearest(word, words); n != "" {
 		fix = "did you mean --status " + n + "?"
 	}
 	return "", glovebox.Errorf(glovebox.CodeInvalid, fix, "%q is no status", short(word))

@@ -24,7 +24,7 @@ func open(s settings, log *slog.Logger) (glovebox.Service, error) {
 		return nil, glovebox.Internal("make the process driver", err)
 	}
 	cfg := engine.Config{DataDir: s.dataDir, Trace: s.trace, Policy: s.policy, Drivers: []driver.Driver{d},
-		Log: log, MemoryBudget: s.memory.size, MemoryPercent: s.memory.percent}
+		Log: log, MemoryBudget: s.memory.size, MemoryPercent: s.memory.percent, ServedBy: s.servedBy}
 	if s.serves {
 		cfg.Pool = s.pool
 	}

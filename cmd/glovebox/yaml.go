@@ -11,7 +11,7 @@ import (
 	"github.com/goccy/go-yaml/token"
 
 	"glovebox"
-	"glovebox/policy"
+	"glovebox/internal/spelling"
 )
 
 // key is one key of a configuration file. Exactly one of its fields is set, or keys and value: then it holds either.
@@ -151,7 +151,7 @@ func (s *settings) walkMapping(k *key, path string, node ast.Node) error {
 func (s *settings) unknownKey(k *key, pair *ast.MappingValueNode, path, full, name string) error {
 	known := slices.Sorted(maps.Keys(k.keys))
 	fix := "the keys here are " + strings.Join(known, ", ")
-	if n := policy.Nearest(name, known); n != "" {
+	if n := spelling.Nearest(name, known); n != "" {
 		fix = "did you mean " + strings.TrimPrefix(path+"."+n, ".") + "?"
 	}
 	return s.wrong(pair.Key, short(full), fix, "there is no such key")
@@ -165,7 +165,9 @@ func (s *settings) set(to func(string) error, path string, node ast.Node) error 
 	}
 	if err := to(text); err != nil {
 		if e, ok := err.(*glovebox.Error); ok {
-			return s.wrong(node, path, e.Fix, "%s", e.Public)
+			at := s.wrong(node, path, e.Fix, "%s", e.Public).(*glovebox.Error)
+			at.Code = e.Code
+			return at
 		}
 		return s.wrong(node, path, "see the documentation of the key", "%s", err.Error())
 	}
