@@ -35,9 +35,10 @@ func (a *app) root() *cobra.Command {
 	f.StringVar(&a.config, "config", "", "configuration `FILE` in place of the usual places")
 	f.StringVar(&a.server, "server", "", "use the server at `URL` (not available in this version)")
 	f.BoolVar(&a.local, "local", false, "never use a server")
-	root.AddCommand(a.runCommand(), a.execCommand(), a.traceCommand(), a.doctorCommand(), a.attackCommand(), a.versionCommand())
+	root.AddCommand(a.runCommand(), a.execCommand(), a.traceCommand(), a.doctorCommand(), a.attackCommand(), a.benchCommand(),
+		a.versionCommand())
 	for _, name := range []string{
-		"serve", "mcp", "session", "image", "policy", "token", "secret", "budget", "bench",
+		"serve", "mcp", "session", "image", "policy", "token", "secret", "budget",
 	} {
 		root.AddCommand(missingCommand(name))
 	}
