@@ -52,14 +52,18 @@ func (b *bench) growth(ctx context.Context) error {
 		{"live sandboxes that sleep", 2 * time.Minute, b.growLive},
 		{"files in a workspace", time.Minute, b.growFiles},
 		{"bytes of output", time.Minute + 30*time.Second, b.growOutput},
-		{"runs in the trace", 4 * time.Minute, b.growTrace},
+		{"runs in the trace", 6 * time.Minute, b.growTrace},
 	} {
 		if ctx.Err() != nil {
 			break
 		}
 		b.progress("growth: %s", part.of)
 		g := Growth{Of: part.of}
-		if err := part.do(ctx, &g, time.Now().Add(part.most)); err != nil && ctx.Err() == nil {
+		until := time.Now().Add(part.most)
+		if last := b.until.Add(-lastAmount); until.After(last) {
+			until = last
+		}
+		if err := part.do(ctx, &g, until); err != nil && ctx.Err() == nil {
 			b.note("growth, %s: %v", part.of, err)
 		}
 		if len(g.Series) > 0 {
@@ -68,6 +72,9 @@ func (b *bench) growth(ctx context.Context) error {
 	}
 	return nil
 }
+
+// lastAmount is kept of the time for the amount that was begun last.
+const lastAmount = 15 * time.Second
 
 // amounts picks those that a quick measurement is content with.
 func (b *bench) amounts(all ...int) []int {

@@ -40,8 +40,8 @@ func (r *Report) row(subject, job string, callers int) *Row {
 func (r *Report) Text(w io.Writer) error {
 	var b strings.Builder
 	m := r.Machine
-	fmt.Fprintf(&b, "%s, %d CPUs, %.1f GiB of memory; %s; %s; load before: %s; measured for %.0f s\n", m.CPU, m.CPUs,
-		float64(m.MemoryBytes)/(1<<30), m.Kernel, m.Distro, m.Load, r.TookMS/1000)
+	fmt.Fprintf(&b, "%s, %d CPUs, %.1f GiB of memory; %s; %s; load before: %s; measured for %.0f s\n", oneLine(m.CPU), m.CPUs,
+		float64(m.MemoryBytes)/(1<<30), oneLine(m.Kernel), oneLine(m.Distro), oneLine(m.Load), r.TookMS/1000)
 	for _, callers := range r.callers() {
 		r.latencyTable(&b, callers)
 	}

@@ -153,7 +153,7 @@ func (r *Report) latencyPlots(d *drawing) {
 
 // growthPlots draws a small plot for each cost.
 func (r *Report) growthPlots(d *drawing) {
-	const columns, height = 2, 170.0
+	const columns, height = 2, 180.0
 	const cell = (width - 2*margin) / columns
 	for _, g := range r.Growth {
 		d.text(margin, d.y+14, "title", "start", "Growth with "+g.Of)
@@ -174,7 +174,7 @@ func (d *drawing) series(s Series, left, top, wide, high float64) {
 		ns, values = append(ns, p.N), append(values, p.Value)
 	}
 	x := newScale(ns, left+56, left+wide-24)
-	y := newScale(values, top+high-26, top+24)
+	y := newScale(values, top+high-26, top+38)
 	d.text(left, top+12, "name", "start", s.Cost+", "+s.Unit)
 	for _, v := range y.ticks() {
 		d.line(x.from, y.at(v), x.to, y.at(v), "grid")
