@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
@@ -83,17 +84,17 @@ func found(name string) string {
 	return ""
 }
 
-// process is a started program that goes on beside the measurement.
-type process struct {
+// companion is a started program that goes on beside the measurement.
+type companion struct {
 	cmd   *exec.Cmd
 	said  *timedBuffer
 	ended chan struct{} // closed when it has ended and said is whole
 	err   error         // how it ended, after that
 }
 
-// startProcess starts argv, which is killed when this process dies, however that happens.
-func startProcess(argv []string) (*process, error) {
-	p := &process{cmd: exec.Command(argv[0], argv[1:]...), said: &timedBuffer{started: time.Now()}, ended: make(chan struct{})}
+// startCompanion starts argv, which is killed when this process dies, however that happens.
+func startCompanion(argv []string) (*companion, error) {
+	p := &companion{cmd: exec.Command(argv[0], argv[1:]...), said: &timedBuffer{started: time.Now()}, ended: make(chan struct{})}
 	p.cmd.Env = environment()
 	p.cmd.Stdout, p.cmd.Stderr = io.Discard, p.said
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
@@ -106,8 +107,8 @@ func startProcess(argv []string) (*process, error) {
 }
 
 // stop ends the process: it is asked first.
-func (p *process) stop(within time.Duration) error {
-	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil && !isDone(p.ended) {
+func (p *companion) stop(within time.Duration) error {
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return err
 	}
 	timer := time.NewTimer(within)
@@ -133,7 +134,7 @@ func isDone(c <-chan struct{}) bool {
 
 // watch starts the process and waits for its end. The kernel ties the death of a parent to the thread that started the
 // child, so this goroutine keeps one for as long as the child lives.
-func (p *process) watch(started chan<- error) {
+func (p *companion) watch(started chan<- error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	err := p.cmd.Start()

@@ -15,7 +15,7 @@ import (
 
 // server is a glovebox that serves on a socket of its own, with records of its own.
 type server struct {
-	process *process // nil when it has ended, or is an engine in this process
+	process *companion // nil when it has ended, or is an engine in this process
 	client  glovebox.Service
 }
 
@@ -74,7 +74,7 @@ func (b *bench) serve(ctx context.Context, more map[string]any) (*server, error)
 		return nil, err
 	}
 	socket := filepath.Join(folder, "sock")
-	p, err := startProcess([]string{b.cfg.Program, "--config", config, "serve", "--listen", "unix:" + socket})
+	p, err := startCompanion([]string{b.cfg.Program, "--config", config, "serve", "--listen", "unix:" + socket})
 	if err != nil {
 		return nil, err
 	}
