@@ -147,6 +147,7 @@ type bench struct {
 	until    time.Time
 	report   *Report
 	programs map[string]string // the interpreter of each language
+	higher   []glovebox.Isolation // rungs above process that this machine has
 	jobs     []job
 	subjects []*subject
 	engine   glovebox.Service

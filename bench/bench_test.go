@@ -191,6 +191,21 @@ func TestCheck(t *testing.T) {
 	}
 }
 
+func TestHigherRungs(t *testing.T) {
+	control := func(rung glovebox.Isolation, required, available bool) glovebox.Control {
+		return glovebox.Control{Isolation: rung, Required: required, Available: available}
+	}
+	got := higherRungs([]glovebox.Control{
+		control("microvm", true, true), control("microvm", false, false), // what it lacks it can do without
+		control("process", true, true),
+		control("gvisor", true, true), control("gvisor", true, true),
+		control("remote", true, true), control("remote", true, false),
+	})
+	if diff := cmp.Diff([]glovebox.Isolation{"gvisor", "microvm"}, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
 func TestBars(t *testing.T) {
 	r := sample()
 	r.Growth = nil // a report of growth has no bars

@@ -94,7 +94,7 @@ type companion struct {
 
 // startCompanion starts argv, which is killed when this process dies, however that happens.
 func startCompanion(argv []string) (*companion, error) {
-	p := &companion{cmd: exec.Command(argv[0], argv[1:]...), said: &timedBuffer{started: time.Now()}, ended: make(chan struct{})}
+	p := &companion{cmd: exec.Command(argv[0], argv[1:]...), said: &timedBuffer{}, ended: make(chan struct{})}
 	p.cmd.Env = environment()
 	p.cmd.Stdout, p.cmd.Stderr = io.Discard, p.said
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}

@@ -3,6 +3,7 @@ package bench
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -66,7 +67,9 @@ func (b *bench) rounds(ctx context.Context, j job) error {
 		if round >= 2 && b.late(b.cfg.reserve(), fmt.Sprintf("%s: rounds after the first few", j.title())) {
 			break
 		}
-		for _, c := range cells {
+		// Each time in another order, so that nobody always comes after the same one, and in the same order in each report.
+		for _, i := range rand.New(rand.NewPCG(1, uint64(round))).Perm(len(cells)) {
+			c := cells[i]
 			wait(ctx, pause)
 			if ctx.Err() != nil {
 				return nil

@@ -60,10 +60,31 @@ func (b *bench) prepare(ctx context.Context) error {
 	if len(b.jobs) == 0 {
 		return glovebox.Errorf(glovebox.CodeUnavailable, "install python3, or choose other jobs", "no job can be run here")
 	}
+	b.higher = higherRungs(found.Controls)
 	if b.cfg.Growth {
 		return nil
 	}
 	return b.prepareSubjects(ctx)
+}
+
+// higherRungs are the rungs above process of which this machine has all that they need, the lowest first.
+func higherRungs(controls []glovebox.Control) []glovebox.Isolation {
+	lacking := map[glovebox.Isolation]bool{}
+	var rungs []glovebox.Isolation
+	for _, c := range controls {
+		lacking[c.Isolation] = lacking[c.Isolation] || c.Required && !c.Available
+		if c.Isolation.Rank() > glovebox.IsolationProcess.Rank() && !slices.Contains(rungs, c.Isolation) {
+			rungs = append(rungs, c.Isolation)
+		}
+	}
+	rungs = slices.DeleteFunc(rungs, func(rung glovebox.Isolation) bool { return lacking[rung] })
+	slices.SortFunc(rungs, func(a, b glovebox.Isolation) int { return a.Rank() - b.Rank() })
+	return rungs
+}
+
+// above is the fence of a higher rung, and its name behind a subject's.
+func above(rung glovebox.Isolation) (fence, string) {
+	return fence{glovebox.TrustModel, rung}, ", " + string(rung)
 }
 
 func (b *bench) prepareSubjects(ctx context.Context) error {
@@ -97,6 +118,10 @@ func (b *bench) prepareSubjects(ctx context.Context) error {
 		&subject{name: coldName + defaults, rung: "default", langs: python, jobs: []string{"print"}, run: command(fence{})},
 		&subject{name: engineName, rung: "process", langs: python, run: b.ask(b.engine, processFence), meter: ownCPU,
 			settle: func(ctx context.Context) { wait(ctx, 2*pause) }, ended: b.ended(b.engine)})
+	for _, rung := range b.higher {
+		f, name := above(rung)
+		b.subjects = append(b.subjects, &subject{name: coldName + name, rung: string(rung), langs: python, run: command(f)})
+	}
 	return nil
 }
 
@@ -137,6 +162,10 @@ func (b *bench) addServer(ctx context.Context) error {
 	}
 	warm(processFence, warmName, "process", languages, nil, true)
 	warm(fence{}, warmName+defaults, "default", []string{"python"}, []string{"print"}, false)
+	for _, rung := range b.higher {
+		f, name := above(rung)
+		warm(f, warmName+name, string(rung), []string{"python"}, nil, false)
+	}
 	for _, j := range b.jobs {
 		if !b.warm(ctx, s, processFence, j) && ctx.Err() == nil {
 			b.note("%s, %s: the server never answered from a spare within %v", warmName, j.title(), startLimit)
