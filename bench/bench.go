@@ -146,7 +146,7 @@ type bench struct {
 	dir      string
 	until    time.Time
 	report   *Report
-	programs map[string]string // the interpreter of each language
+	programs map[string]string    // the interpreter of each language
 	higher   []glovebox.Isolation // rungs above process that this machine has
 	jobs     []job
 	subjects []*subject

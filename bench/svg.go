@@ -4,10 +4,12 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"strings"
 )
 
-// SVG writes the report as plots: latency by job and subject, and how costs grow. Axes are logarithmic.
+// SVG writes the report as plots: latency and rates by job and subject, and how costs grow. Axes are logarithmic but for
+// those of rates.
 func (r *Report) SVG(w io.Writer) error {
 	d := &drawing{}
 	m := r.Machine
@@ -16,6 +18,7 @@ func (r *Report) SVG(w io.Writer) error {
 		m.Distro, m.Load))
 	d.y = 64
 	r.latencyPlots(d)
+	r.ratePlots(d)
 	r.growthPlots(d)
 	return d.write(w)
 }
@@ -95,26 +98,70 @@ func (s scale) ticks() []float64 {
 	return all
 }
 
-// latencyPlots draws, for each job that ran one at a time, a bar for each subject.
-func (r *Report) latencyPlots(d *drawing) {
+const left, right, rowHeight = 230.0, width - 90.0, 20.0
+
+// side is how a row is coloured.
+func side(row Row) string {
+	if strings.HasPrefix(row.Subject, "glovebox") || row.Subject == engineName {
+		return "ours"
+	}
+	return "theirs"
+}
+
+// groups are those rows that want is true of, together by job and number of callers.
+func (r *Report) groups(want func(Row) bool) [][]Row {
 	var groups [][]Row
-	var values []float64
 	for _, row := range r.Rows {
-		if row.Callers != 1 || row.Done.P50 <= 0 {
+		if !want(row) {
 			continue
 		}
 		last := len(groups) - 1
-		if last < 0 || groups[last][0].Job != row.Job || groups[last][0].Lang != row.Lang {
+		if last < 0 || groups[last][0].Job != row.Job || groups[last][0].Lang != row.Lang ||
+			groups[last][0].Callers != row.Callers {
 			groups = append(groups, nil)
 			last++
 		}
 		groups[last] = append(groups[last], row)
+	}
+	return groups
+}
+
+// ratePlots draws, for each job and number of callers above one, a bar for each subject. Its axis is linear.
+func (r *Report) ratePlots(d *drawing) {
+	groups := r.groups(func(row Row) bool { return row.Callers > 1 && row.PerSecond > 0 })
+	if len(groups) == 0 {
+		return
+	}
+	d.text(margin, d.y+14, "title", "start", "Several callers at a time: runs per second")
+	d.y += 28
+	for _, group := range groups {
+		most := 0.0
+		for _, row := range group {
+			most = max(most, row.PerSecond)
+		}
+		d.text(margin, d.y+12, "title", "start", fmt.Sprintf("%s: %s, %d callers", group[0].Lang, group[0].Job, group[0].Callers))
+		for i, row := range group {
+			y := d.y + 18 + rowHeight*float64(i) + rowHeight/2
+			long := (right - left) * row.PerSecond / most
+			d.text(left-8, y+4, "name", "end", row.Subject)
+			d.add(`<rect x="%.1f" y="%.1f" width="%.1f" height="10" rx="2" class="%s"/>`, left, y-5, long, side(row))
+			d.text(left+long+8, y+4, "note", "start", fmt.Sprintf("%.1f", row.PerSecond))
+		}
+		d.y += 18 + rowHeight*float64(len(group)) + 14
+	}
+	d.y += 10
+}
+
+// latencyPlots draws, for each job that ran one at a time, a bar for each subject.
+func (r *Report) latencyPlots(d *drawing) {
+	groups := r.groups(func(row Row) bool { return row.Callers == 1 && row.Done.P50 > 0 })
+	var values []float64
+	for _, row := range slices.Concat(groups...) {
 		values = append(values, row.First.P50, row.Done.P50, row.Done.P95)
 	}
 	if len(groups) == 0 {
 		return
 	}
-	const left, right, rowHeight = 230.0, width - 90.0, 20.0
 	x := newScale(values, left, right)
 	d.text(margin, d.y+14, "title", "start", "One run at a time: ms from the request")
 	d.text(margin, d.y+30, "note", "start",
@@ -130,10 +177,6 @@ func (r *Report) latencyPlots(d *drawing) {
 		}
 		for i, row := range group {
 			y := top + rowHeight*float64(i) + rowHeight/2
-			class := "theirs"
-			if strings.HasPrefix(row.Subject, "glovebox") || row.Subject == engineName {
-				class = "ours"
-			}
 			d.text(left-8, y+4, "name", "end", row.Subject)
 			d.line(left, y, right, y, "grid")
 			// No bar from the left edge: where a logarithmic axis begins means nothing.
@@ -142,7 +185,7 @@ func (r *Report) latencyPlots(d *drawing) {
 				first = row.Done.P50
 			}
 			d.add(`<rect x="%.1f" y="%.1f" width="%.1f" height="10" rx="2" class="%s"/>`, x.at(first)-2, y-5,
-				x.at(row.Done.P50)-x.at(first)+4, class)
+				x.at(row.Done.P50)-x.at(first)+4, side(row))
 			d.line(x.at(row.Done.P50), y, x.at(row.Done.P95), y, "whisker")
 			d.line(x.at(row.Done.P95), y-4, x.at(row.Done.P95), y+4, "whisker")
 			d.text(x.at(row.Done.P95)+8, y+4, "note", "start", number(row.Done.P50))
