@@ -54,7 +54,7 @@ func TestParsePss(t *testing.T) {
 
 // TestDescendants: a child and what it started are found, counted and measured.
 func TestDescendants(t *testing.T) {
-	cmd := exec.Command("/bin/sh", "-c", "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done; sleep 60 & echo up; wait")
+	cmd := exec.Command("/bin/sh", "-c", "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done; sleep 5 & echo up; wait")
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
