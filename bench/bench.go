@@ -50,9 +50,9 @@ type Config struct {
 // Default is what is measured when nothing else is asked for. Quick says less.
 func Default(quick bool) Config {
 	if quick {
-		return Config{Quick: true, Rounds: 6, Callers: []int{1, 10}, Seconds: 1}
+		return Config{Quick: true, Rounds: 6, Callers: []int{1, 10, floodCallers}, Seconds: 1}
 	}
-	return Config{Rounds: 40, Callers: []int{1, 10, 50}, Seconds: 4}
+	return Config{Rounds: 40, Callers: []int{1, 10, floodCallers}, Seconds: 4}
 }
 
 // What a measurement may last; parts that do not fit any more are left out with a note.

@@ -92,7 +92,7 @@ func (b *bench) burst(ctx context.Context, j job, callers int) error {
 	const turns = 2
 	var cells []*cell
 	for _, s := range b.subjects {
-		if s.burst && s.does(j) {
+		if s.burst && s.does(j) && b.takesPart(s, j, callers) {
 			cells = append(cells, newCell(s, j, callers))
 		}
 	}
@@ -105,10 +105,10 @@ func (b *bench) burst(ctx context.Context, j job, callers int) error {
 				least = b.cfg.floodRuns() / turns
 			}
 			what := fmt.Sprintf("%s, %d callers, %s, turn %d", j.title(), callers, c.subject.name, turn+1)
-			if b.late(max(seconds/turns, c.wall), what) { // a turn takes about as long as the one before
+			if b.late(max(seconds/turns, c.wall)+b.cfg.memoryTime(), what) { // a turn takes about as long as the one before
 				continue
 			}
-			if err := c.metering(ctx, func() { c.flood(ctx, seconds/turns, least) }); err != nil {
+			if err := c.metering(ctx, func() { c.turnOf(ctx, seconds/turns, least) }); err != nil {
 				return err
 			}
 			if ctx.Err() != nil {
@@ -117,9 +117,41 @@ func (b *bench) burst(ctx context.Context, j job, callers int) error {
 		}
 	}
 	for _, c := range cells {
-		b.report.Rows = append(b.report.Rows, c.finish(ctx))
+		if c.row.Runs > 0 {
+			b.report.Rows = append(b.report.Rows, c.finish(ctx))
+		}
 	}
 	return nil
+}
+
+// takesPart leaves out what a bar does not need where that would take too long, or too much memory.
+func (b *bench) takesPart(s *subject, j job, callers int) bool {
+	needed := s.name == bwrapName || s.name == warmName
+	switch {
+	case b.cfg.Quick && callers >= floodCallers:
+		return s.name == warmName
+	case b.cfg.Quick && j.name != "print":
+		return needed
+	case callers >= floodCallers:
+		return needed || s.name == bareName
+	}
+	return true
+}
+
+// turnOf keeps all callers asking for so long. A server has spares when it begins, which are soon used up: the first while,
+// in which it lives on them, is not measured.
+func (c *cell) turnOf(ctx context.Context, long time.Duration, least int) {
+	if c.subject.spares {
+		lead := newCell(c.subject, c.job, c.callers)
+		lead.flood(ctx, min(long/2, time.Second), 0)
+		c.before += lead.row.Runs
+		c.row.Failed += lead.row.Failed
+		c.row.Wrong += lead.row.Wrong
+		if c.row.FirstFailure == "" {
+			c.row.FirstFailure = lead.row.FirstFailure
+		}
+	}
+	c.flood(ctx, long, least)
 }
 
 const (
@@ -147,6 +179,20 @@ func (c *Config) reserve() time.Duration {
 	return mostTime / 2
 }
 
+// memoryTime is what is kept of the time for memory.
+func (c *Config) memoryTime() time.Duration {
+	if c.Quick {
+		return memoryQuick
+	}
+	return memoryFull
+}
+
+// How long the measurement of memory takes.
+const (
+	memoryQuick = 10 * time.Second
+	memoryFull  = 25 * time.Second
+)
+
 // flood keeps all callers asking for so long, and until there were at least so many runs. It ends when each was answered, so
 // that the rate is not flattered by runs that were begun and not ended.
 func (c *cell) flood(ctx context.Context, long time.Duration, least int) {
@@ -166,4 +212,5 @@ func (c *cell) flood(ctx context.Context, long time.Duration, least int) {
 		})
 	}
 	callers.Wait()
+	c.wall += time.Since(started)
 }

@@ -36,7 +36,7 @@ func (b *bench) memory(ctx context.Context) error {
 		what string
 		do   func(context.Context, *Memory) error
 	}{{"memory of spares", b.spares}, {"memory with live runs", b.sleepers}} {
-		if b.late(8*time.Second, part.what) {
+		if b.late(b.cfg.memoryTime()/4, part.what) {
 			continue
 		}
 		b.progress("%s", part.what)
@@ -94,7 +94,7 @@ func (b *bench) spares(ctx context.Context, m *Memory) error {
 		return err
 	}
 	c := newCell(&subject{run: b.ask(s.client, processFence)}, job, 10)
-	c.flood(ctx, 3*time.Second, 0)
+	c.flood(ctx, b.cfg.memoryTime()/8, 0)
 	s.settle(ctx)
 	many, err := s.held()
 	if err != nil {

@@ -18,6 +18,8 @@ type subject struct {
 	langs []string
 	jobs  []string // empty means all
 	burst bool     // it is measured with several callers too
+	// spares says that it keeps some ready.
+	spares bool
 
 	run func(ctx context.Context, j job) outcome
 	// meter is the CPU time spent so far by what serves the runs; nil where each outcome has its own.
@@ -81,7 +83,8 @@ type cell struct {
 	cpu         time.Duration
 	unmetered   bool // cpu is not known
 	machine     time.Duration
-	wall        time.Duration
+	wall        time.Duration // of all floods
+	before      int           // runs that are in cpu and machine, and were not measured
 	ids         []string
 	row         Row
 }
@@ -163,9 +166,7 @@ func (c *cell) metering(ctx context.Context, do func()) error {
 	if err != nil {
 		return err
 	}
-	started := time.Now()
 	do()
-	c.wall += time.Since(started)
 	if c.subject.settle != nil {
 		c.subject.settle(ctx)
 	}
@@ -197,7 +198,7 @@ func (c *cell) finish(ctx context.Context) Row {
 		c.row.PerSecond = float64(good) / c.wall.Seconds()
 	}
 	if c.row.Runs > 0 {
-		per := func(d time.Duration) *float64 { return new(millis(d) / float64(c.row.Runs)) }
+		per := func(d time.Duration) *float64 { return new(millis(d) / float64(c.row.Runs+c.before)) }
 		if !c.unmetered {
 			c.row.CPUMS = per(c.cpu)
 		}
