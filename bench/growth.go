@@ -127,15 +127,17 @@ func (b *bench) growLive(ctx context.Context, g *Growth, until time.Time) error 
 		return err
 	}
 	defer asleep.wake()
+	s.settle(ctx)
 	before, err := s.held()
 	if err != nil {
 		return err
 	}
 	for _, n := range b.amounts(1, 10, 100, 500) {
+		fewer := len(asleep.first)
 		if !b.next(ctx, until, g.Of, n) {
 			break
 		}
-		if err := asleep.more(ctx, n-len(asleep.first)); err != nil {
+		if err := asleep.more(ctx, n-fewer); err != nil {
 			return err
 		}
 		s.settle(ctx)
@@ -151,8 +153,9 @@ func (b *bench) growLive(ctx context.Context, g *Growth, until time.Time) error 
 		x := float64(n)
 		g.add("start of the last ones, to the first byte", "ms", x, millis(percentile(slices.Sorted(slices.Values(last)), 50)))
 		g.add("a short run beside them", "ms", x, millis(short))
-		g.add("memory of each", "MiB", x, float64(h.sandboxed-before.sandboxed)/x/(1<<20))
+		g.add("memory of each further one", "MiB", x, float64(h.sandboxed-before.sandboxed)/float64(n-fewer)/(1<<20))
 		g.add("memory of the server", "MiB", x, float64(h.server)/(1<<20))
+		before = h
 	}
 	return asleep.wake()
 }

@@ -22,10 +22,10 @@ type Memory struct {
 	SparesMany  int    `json:"spares_many"`
 	FewBytes    int64  `json:"spares_few_bytes"` // all sandboxes together, templates included
 	ManyBytes   int64  `json:"spares_many_bytes"`
-	Live        int    `json:"live"`          // sleeping runs at a time
-	ServerLive  *int64 `json:"server_live"`   // the server with them
-	SandboxLive *int64 `json:"live_bytes"`    // each of them, outside of the server
-	LiveStartMS Spread `json:"live_start_ms"` // to the first byte of each
+	Live        int    `json:"live"`              // sleeping runs at a time
+	ServerLive  *int64 `json:"server_live_bytes"` // the server with them
+	SandboxLive *int64 `json:"live_bytes"`        // each of them, outside of the server
+	LiveStart   Spread `json:"live_start"`        // to the first byte of each
 }
 
 // memory measures memory.
@@ -135,17 +135,23 @@ func (b *bench) sleepers(ctx context.Context, m *Memory) error {
 	if err != nil {
 		return err
 	}
+	s.settle(ctx)
+	before, err := s.held()
+	if err != nil {
+		return err
+	}
 	asleep, err := b.sleep(ctx, s.client, count, processFence.request(job{lang: "python", code: sleeping}))
 	defer asleep.wake()
 	if err != nil {
 		return err
 	}
+	s.settle(ctx)
 	h, err := s.held()
 	if err != nil {
 		return err
 	}
-	m.Live, m.LiveStartMS = count, spread(asleep.first)
-	m.ServerLive, m.SandboxLive = new(h.server), new(h.sandboxed/int64(max(h.sandboxes, 1)))
+	m.Live, m.LiveStart = count, spread(asleep.first)
+	m.ServerLive, m.SandboxLive = new(h.server), new((h.sandboxed-before.sandboxed)/int64(count))
 	if err := asleep.wake(); err != nil {
 		return err
 	}
