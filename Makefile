@@ -3,7 +3,7 @@
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := build
-.PHONY: build demo test test-all bench check fuzz test-cgroup2 dist clean
+.PHONY: build demo test test-all bench bench-growth bench-go check fuzz test-cgroup2 dist clean
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 # What is delivered is static and does not say where it was built.
@@ -42,10 +42,21 @@ test-cgroup2:
 fuzz:
 	@sh scripts/fuzz.sh $(or $(FUZZTIME),20s)
 
-## bench: start-up beside an unprotected interpreter and bubblewrap, then the Go benchmarks
+# What is compared with: bubblewrap, and a program that is worth having ready.
+BENCH_NEEDS := python pandas node mke2fs newuidmap bwrap runc
+
+## bench: what a run costs beside an unprotected interpreter, bubblewrap and containers; BENCH="--quick" measures less
 bench: build
-	@sh scripts/need.sh python mke2fs newuidmap bwrap
-	go run ./bench
+	@sh scripts/need.sh $(BENCH_NEEDS)
+	bin/glovebox bench $(BENCH)
+
+## bench-growth: how costs grow with live sandboxes, files, output and records
+bench-growth: build
+	@sh scripts/need.sh $(BENCH_NEEDS)
+	bin/glovebox bench --growth $(BENCH)
+
+## bench-go: the Go benchmarks of the parts
+bench-go:
 	go test -run '^$$' -bench . -benchtime 200ms ./...
 
 ## check: format, vet, and the rules of the repository

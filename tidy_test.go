@@ -34,10 +34,8 @@ type goFile struct {
 
 func (f *goFile) test() bool { return strings.HasSuffix(f.path, "_test.go") }
 
-// product reports whether the file is part of what users run. Measurements and examples are programs beside it.
-func (f *goFile) product() bool {
-	return !f.test() && !within(f.path, "bench") && !within(f.path, "examples")
-}
+// product reports whether the file is part of what users run. Examples are programs beside it.
+func (f *goFile) product() bool { return !f.test() && !within(f.path, "examples") }
 
 // at names a place, for messages.
 func (f *goFile) at(pos token.Pos) string {
@@ -143,7 +141,7 @@ func TestTidyImports(t *testing.T) {
 	rows := pictureRows(t)
 	seen := map[string]bool{}
 	for _, f := range goFiles(t) {
-		outside := within(f.dir, "bench") || within(f.dir, "examples")
+		outside := within(f.dir, "examples")
 		seen[f.dir] = true
 		row, ok := rows[f.dir]
 		if !ok && !outside {

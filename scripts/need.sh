@@ -2,8 +2,8 @@
 # need.sh TOOL...: makes sure that each tool is on this machine. What is missing is installed with the system's package
 # manager when root runs this; else the exact command is printed and the exit code is 1.
 #
-# Tools: python, node (where the runtime image looks for them, not in a person's home), mke2fs, newuidmap, bwrap, cc, pytests
-# (CPython's own tests).
+# Tools: python, node (where the runtime image looks for them, not in a person's home), pandas, mke2fs, newuidmap, bwrap, runc,
+# cc, pytests (CPython's own tests).
 set -eu
 
 has() {
@@ -11,7 +11,8 @@ has() {
 	python) [ -x /usr/bin/python3 ] || [ -x /usr/local/bin/python3 ] ;;
 	node) [ -x /usr/bin/node ] || [ -x /usr/local/bin/node ] || [ -x /usr/bin/nodejs ] ;;
 	pytests) /usr/bin/python3 -c 'import test.libregrtest' 2>/dev/null ;;
-	mke2fs | newuidmap | bwrap | cc) PATH="$PATH:/usr/sbin:/sbin" command -v "$1" >/dev/null 2>&1 ;;
+	pandas) /usr/bin/python3 -c 'import pandas' 2>/dev/null ;;
+	mke2fs | newuidmap | bwrap | runc | cc) PATH="$PATH:/usr/sbin:/sbin" command -v "$1" >/dev/null 2>&1 ;;
 	*) echo "need.sh: unknown tool $1" >&2; exit 2 ;;
 	esac
 }
@@ -26,12 +27,16 @@ package() {
 	dnf:pytests) echo python3-test ;;
 	apk:pytests) echo python3-tests ;;
 	*:pytests) echo python ;;
+	apk:pandas) echo py3-pandas ;;
+	pacman:pandas) echo python-pandas ;;
+	*:pandas) echo python3-pandas ;;
 	*:mke2fs) echo e2fsprogs ;;
 	apt-get:newuidmap) echo uidmap ;;
 	dnf:newuidmap) echo shadow-utils ;;
 	apk:newuidmap) echo shadow-uidmap ;;
 	*:newuidmap) echo shadow ;;
 	*:bwrap) echo bubblewrap ;;
+	*:runc) echo runc ;;
 	apk:cc) echo gcc musl-dev ;;
 	apt-get:cc) echo gcc libc6-dev ;;
 	*:cc) echo gcc ;;

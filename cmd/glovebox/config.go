@@ -25,7 +25,7 @@ type settings struct {
 	memory  memoryBudget
 	trace   engine.Trace
 	pool    engine.Pool
-	serves  bool // many requests: only then is anything kept ready
+	serves  bool     // many requests: only then is anything kept ready
 	listen  []string // addresses that serve listens on
 
 	servedBy string // what results say about who served them; empty: local

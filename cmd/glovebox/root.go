@@ -35,10 +35,10 @@ func (a *app) root() *cobra.Command {
 	f.StringVar(&a.config, "config", "", "configuration `FILE` in place of the usual places")
 	f.StringVar(&a.server, "server", "", "use the server at `URL`: unix:/path (also GLOVEBOX_SERVER)")
 	f.BoolVar(&a.local, "local", false, "never use a server")
-	root.AddCommand(a.runCommand(), a.execCommand(), a.traceCommand(), a.doctorCommand(), a.attackCommand(), a.serveCommand(),
-		a.versionCommand())
+	root.AddCommand(a.runCommand(), a.execCommand(), a.traceCommand(), a.doctorCommand(), a.attackCommand(), a.benchCommand(),
+		a.serveCommand(), a.versionCommand())
 	for _, name := range []string{
-		"mcp", "session", "image", "policy", "token", "secret", "budget", "bench",
+		"mcp", "session", "image", "policy", "token", "secret", "budget",
 	} {
 		root.AddCommand(missingCommand(name))
 	}

@@ -1,0 +1,351 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"glovebox"
+)
+
+var update = flag.Bool("update", false, "rewrite golden files")
+
+func TestPercentile(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		n       int // values 1 to n ms
+		percent int
+		want    time.Duration
+	}{
+		{"nothing", 0, 50, 0},
+		{"one", 1, 50, 1},
+		{"one, high", 1, 99, 1},
+		{"the lower of two", 2, 50, 1},
+		{"the middle of three", 3, 50, 2},
+		{"exact", 100, 95, 95},
+		{"rounded up", 101, 95, 96},
+		{"high of few", 20, 99, 20},
+		{"high of many", 1000, 99, 990},
+		{"just above a rank", 101, 1, 2},
+		{"all", 7, 100, 7},
+		{"none of them", 7, 0, 1},
+	} {
+		var values []time.Duration
+		for i := range c.n {
+			values = append(values, time.Duration(i+1)*time.Millisecond)
+		}
+		if got := percentile(values, c.percent); got != c.want*time.Millisecond {
+			t.Errorf("%s: percentile %d of 1 to %d is %v, want %d ms", c.name, c.percent, c.n, got, c.want)
+		}
+	}
+	got := spread([]time.Duration{3 * time.Millisecond, 1500 * time.Microsecond, 2 * time.Millisecond})
+	if diff := cmp.Diff(Spread{P50: 2, P95: 3, P99: 3, Max: 3}, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// TestJobs: each program prints what is computed here, on this machine's own interpreters.
+func TestJobs(t *testing.T) {
+	tried := 0
+	for _, j := range jobs() {
+		program := found(map[string]string{"python": "python3", "node": "node", "bash": "bash"}[j.lang])
+		if program == "" || j.needs != "" && exec.Command(program, "-I", "-c", "import "+j.needs).Run() != nil {
+			t.Logf("%s cannot be tried here", j.title())
+			continue
+		}
+		tried++
+		o := startCommand(t.Context(), t.TempDir(), interpreted(program, j.lang, j.code))
+		if o.err != nil {
+			t.Errorf("%s: %v", j.title(), o.err)
+			continue
+		}
+		if diff := cmp.Diff(j.want, string(o.out)); diff != "" {
+			t.Errorf("%s: %s", j.title(), diff)
+		}
+		if o.first <= 0 || o.done < o.first || o.cpu <= 0 {
+			t.Errorf("%s: first byte after %v, end after %v, CPU time %v", j.title(), o.first, o.done, o.cpu)
+		}
+	}
+	if tried == 0 {
+		t.Skip("there is no interpreter")
+	}
+	if lines := strings.Count(csvWant(), "\n"); lines != 10 || strings.Count(pandasWant(), "\n") != 10 {
+		t.Errorf("the tables have %d lines and others, want 10", lines)
+	}
+}
+
+// TestFirstByte: the time to the first byte is not that to the last, and what failed says what it said.
+func TestFirstByte(t *testing.T) {
+	o := startCommand(t.Context(), t.TempDir(), []string{"/bin/sh", "-c", "echo 1; sleep 0.3; echo 2; echo so what >&2; exit 3"})
+	if o.first <= 0 || o.done < o.first+250*time.Millisecond || string(o.out) != "1\n2\n" {
+		t.Errorf("%q, first after %v, end after %v", o.out, o.first, o.done)
+	}
+	if o.err == nil || !strings.Contains(o.err.Error(), "exit status 3: so what") {
+		t.Error(o.err)
+	}
+}
+
+// TestCell: what is wrong with a run is counted as what it is, and its time is not.
+func TestCell(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		outcomes := []outcome{
+			{id: "a", out: []byte("1\n"), first: time.Millisecond, done: 2 * time.Millisecond, start: "fork"},
+			{id: "b", out: []byte("2\n"), first: time.Hour, done: time.Hour, start: "fork"},
+			{err: errors.New("it broke"), done: time.Hour},
+			{id: "d", out: []byte("1\n"), first: 3 * time.Millisecond, done: 4 * time.Millisecond, start: "cold"},
+		}
+		n := 0
+		s := &subject{name: "subject", rung: "rung",
+			run: func(context.Context, job) outcome { o := outcomes[n%len(outcomes)]; n++; return o },
+			ended: func(_ context.Context, run string) (bool, error) {
+				if run == "b" {
+					return false, errors.New("there is no such record")
+				}
+				return run != "d", nil
+			}}
+		c := newCell(s, job{name: "print", lang: "python", want: "1\n"}, 1)
+		for range outcomes {
+			c.once(t.Context())
+		}
+		row := c.finish(t.Context())
+		want := Row{Job: "print", Lang: "python", Subject: "subject", Rung: "rung", Callers: 1, Runs: 4, Failed: 1, Wrong: 1,
+			Lost: 2, FirstFailure: `printed "2\n", want "1\n"`, First: Spread{1, 3, 3, 3}, Done: Spread{2, 4, 4, 4}, CPUMS: new(0.0),
+			Starts: map[string]int{"fork": 2, "cold": 1}}
+		if diff := cmp.Diff(want, row); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
+// TestHang: a run that does not end is a failure, and not the end of the measurement.
+func TestHang(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCell(&subject{run: func(ctx context.Context, _ job) outcome {
+			<-ctx.Done()
+			return outcome{}
+		}}, job{}, 1)
+		started := time.Now()
+		c.once(t.Context())
+		if took := time.Since(started); took != mostOne || c.row.Failed != 1 || c.row.FirstFailure != errTooLong.Error() {
+			t.Errorf("after %v: %+v", took, c.row)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if c.once(ctx); c.row.Runs != 1 {
+			t.Error("an interrupted run was counted")
+		}
+	})
+}
+
+// TestFlood: all callers ask all the time, and go on until there were enough runs.
+func TestFlood(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		// A bubble's clock does not go on while somebody waits for a lock, so that the answers are counted by the cell.
+		s := &subject{run: func(ctx context.Context, _ job) outcome {
+			wait(ctx, 100*time.Millisecond)
+			return outcome{first: 1, done: 100 * time.Millisecond}
+		}}
+		for _, c := range []struct {
+			long         time.Duration
+			least, want  int
+			took, callrs time.Duration
+		}{
+			{time.Second, 0, 50, time.Second, 5},
+			{time.Second, 52, 55, 1100 * time.Millisecond, 5}, // each caller that found too few begun begins one more
+		} {
+			cell := newCell(s, job{}, int(c.callrs))
+			started := time.Now()
+			cell.flood(t.Context(), c.long, c.least)
+			if took := time.Since(started); took != c.took || cell.row.Runs < c.want-3 || cell.row.Runs > c.want {
+				t.Errorf("%v, at least %d: %d runs in %v, want %d in %v", c.long, c.least, cell.row.Runs, took, c.want, c.took)
+			}
+		}
+	})
+}
+
+func TestCheck(t *testing.T) {
+	good := Default(true)
+	for name, c := range map[string]struct {
+		change func(*Config)
+		want   string
+	}{
+		"a job":         {func(c *Config) { c.Jobs = []string{"print", "prnt"} }, `there is no job "prnt"`},
+		"no rounds":     {func(c *Config) { c.Rounds = 0 }, "0 rounds cannot be measured"},
+		"no callers":    {func(c *Config) { c.Callers = nil }, "no number of callers is given"},
+		"zero callers":  {func(c *Config) { c.Callers = []int{1, 0} }, "0 callers at a time cannot be measured"},
+		"many callers":  {func(c *Config) { c.Callers = []int{5000} }, "5000 callers at a time cannot be measured"},
+		"too long":      {func(c *Config) { c.Seconds = 61 }, "61 seconds cannot be measured"},
+		"not a number":  {func(c *Config) { c.Seconds -= c.Seconds / 0.0 * 0 }, "NaN seconds cannot be measured"},
+		"what is right": {func(*Config) {}, ""},
+	} {
+		cfg := good
+		cfg.Callers = slices.Clone(good.Callers)
+		c.change(&cfg)
+		err := cfg.check()
+		var e *glovebox.Error
+		switch {
+		case c.want == "" && err != nil:
+			t.Errorf("%s: %v", name, err)
+		case c.want != "" && (!errors.As(err, &e) || e.Public != c.want || e.Fix == "" || e.Code != glovebox.CodeInvalid):
+			t.Errorf("%s: %v, want %s", name, err, c.want)
+		}
+	}
+}
+
+func TestHigherRungs(t *testing.T) {
+	control := func(rung glovebox.Isolation, required, available bool) glovebox.Control {
+		return glovebox.Control{Isolation: rung, Required: required, Available: available}
+	}
+	got := higherRungs([]glovebox.Control{
+		control("microvm", true, true), control("microvm", false, false), // what it lacks it can do without
+		control("process", true, true),
+		control("gvisor", true, true), control("gvisor", true, true),
+		control("remote", true, false), control("remote", true, true),
+	})
+	if diff := cmp.Diff([]glovebox.Isolation{"gvisor", "microvm"}, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestBars(t *testing.T) {
+	r := sample()
+	r.Growth = nil // a report of growth has no bars
+	got := map[string]string{}
+	for _, b := range bars(r) {
+		verdict := "not measured"
+		if b.Measured != nil {
+			verdict = fmt.Sprintf("%.4g %v", *b.Measured, b.Pass)
+		}
+		got[b.What] = verdict
+	}
+	want := map[string]string{
+		"warm print: first byte, by the whole time of the bare interpreter": "0.15 true",
+		"warm print: end, by the same":                                      "0.36 false",
+		"warm pandas: end, by the same":                                     "not measured",
+		"cold print, the whole command: end, by bubblewrap":                 "1.3 true",
+		"print, 10 callers: runs per second, by bubblewrap":                 "2 true",
+		"pandas, 10 callers: runs per second, by bubblewrap":                "not measured",
+		"print, 50 callers, 2000 runs: 99th percentile, by the median":      "5 true",
+		"the same: runs that failed, were wrong or were lost":               "1 false",
+		"memory of a spare with pandas loaded":                              "12.5 false",
+		"memory of the server with 100 live runs":                           "80 true",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	// No run came out right of any subject, of those that are compared with, or of those that are: there are no times.
+	for _, ours := range []bool{true, false} {
+		for _, theirs := range []bool{true, false} {
+			r := sample()
+			r.Growth, r.Memory = nil, nil
+			for i, row := range r.Rows {
+				if side(row) == "ours" && !ours || side(row) == "theirs" && !theirs {
+					r.Rows[i].First, r.Rows[i].Done, r.Rows[i].PerSecond = Spread{}, Spread{}, 0
+				}
+			}
+			for _, b := range bars(r) {
+				if !(ours && theirs) && strings.Contains(b.What, ", by ") && !strings.HasSuffix(b.What, "by the median") && b.Measured != nil {
+					t.Errorf("ours %v, theirs %v: measured: %+v", ours, theirs, b)
+				}
+			}
+		}
+	}
+	for _, b := range bars(&Report{}) {
+		if b.Measured != nil || b.Pass {
+			t.Errorf("%s: measured in a report of nothing: %+v", b.What, b)
+		}
+	}
+}
+
+// sample is a report with a bit of everything.
+func sample() *Report {
+	row := func(subject, job string, callers int, first, done, rate float64) Row {
+		rung := "process"
+		if subject == bareName {
+			rung = "none"
+		}
+		return Row{Job: job, Lang: "python", Subject: subject, Rung: rung, Callers: callers, Runs: 40,
+			First: Spread{first, first * 2, first * 3, first * 4}, Done: Spread{done, done * 2, done * 5, done * 6},
+			PerSecond: rate, CPUMS: new(done / 2)}
+	}
+	r := &Report{
+		Machine: Machine{CPU: "A <CPU> & more", CPUs: 2, MemoryBytes: 24 << 30, Kernel: "Linux 6.1", Distro: "Some \x1b[2J 12",
+			Load: "0.10 0.20 0.30"},
+		TookMS: 12345.6,
+		Rows: []Row{
+			row(bareName, "print", 1, 10, 12.5, 0), row(bwrapName, "print", 1, 15, 20, 0), row(coldName, "print", 1, 22, 26, 0),
+			row(warmName, "print", 1, 1.875, 4.5, 0), row(bareName, "pandas", 1, 300, 350, 0),
+			row(bwrapName, "print", 10, 90, 100, 95), row(warmName, "print", 10, 40, 50, 190),
+			row(warmName, "print", floodCallers, 150, 200, 220),
+		},
+		Memory: &Memory{Server: new(int64(30 << 20)), SparesFew: 3, FewBytes: 90 << 20, SparesMany: 13, ManyBytes: 215 << 20,
+			Spare: new(int64(25 << 19)), Live: 100, ServerLive: new(int64(80 << 20)), SandboxLive: new(int64(9 << 20))},
+		Notes: []string{"runsc: left out, it is not installed", "evil: \x1b]0;x\a\u202e"},
+	}
+	r.Rows[3].Starts = map[string]int{"fork": 39, "cold": 1}
+	last := &r.Rows[len(r.Rows)-1]
+	last.Runs, last.Lost, last.FirstFailure, last.CPUMS, last.MachineCPUMS = 2000, 1, "no\nrecord", nil, new(7.25)
+	g := Growth{Of: "live sandboxes"}
+	for n := 1.0; n <= 1000; n *= 10 {
+		g.add("start", "ms", n, 20+n/100)
+		g.add("memory of each", "MiB", n, 9)
+		if n > 1 {
+			g.add("a short run", "ms", n, n)
+		}
+	}
+	r.Bars = bars(r)
+	r.Growth = []Growth{g}
+	return r
+}
+
+// TestGolden compares what is shown with files, which -update rewrites.
+func TestGolden(t *testing.T) {
+	r := sample()
+	for name, write := range map[string]func(*strings.Builder) error{
+		"report.md.golden":  func(b *strings.Builder) error { return r.Text(b) },
+		"report.svg.golden": func(b *strings.Builder) error { return r.SVG(b) },
+	} {
+		var b strings.Builder
+		if err := write(&b); err != nil {
+			t.Fatal(err)
+		}
+		file := filepath.Join("testdata", name)
+		if *update {
+			if err := os.WriteFile(file, []byte(b.String()), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(string(want), b.String()); diff != "" {
+			t.Errorf("%s: %s", name, diff)
+		}
+		if strings.ContainsAny(b.String(), "\x1b\a\u202e") {
+			t.Errorf("%s: what others wrote could act on a terminal", name)
+		}
+	}
+}
+
+func TestReportOK(t *testing.T) {
+	for _, row := range []Row{{Failed: 1}, {Wrong: 1}, {Lost: 1}} {
+		if r := (Report{Rows: []Row{{Runs: 1}, row}}); r.OK() {
+			t.Errorf("%+v is fine", row)
+		}
+	}
+	if r := (Report{Rows: []Row{{Runs: 1}}}); !r.OK() {
+		t.Error("a report of what went well is not fine")
+	}
+}

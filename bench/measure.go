@@ -1,0 +1,216 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"glovebox"
+)
+
+// measure measures latency one at a time, then with several callers, then memory.
+func (b *bench) measure(ctx context.Context) error {
+	if err := b.addServer(ctx); err != nil {
+		return err
+	}
+	for _, callers := range b.cfg.Callers {
+		for _, j := range b.jobs {
+			var err error
+			if callers == 1 {
+				err = b.rounds(ctx, j)
+			} else if b.bursts(j, callers) {
+				err = b.burst(ctx, j, callers)
+			}
+			if err != nil {
+				return glovebox.Internal("measure", err)
+			}
+		}
+	}
+	if b.warmed == nil || ctx.Err() != nil {
+		return nil
+	}
+	return b.memory(ctx)
+}
+
+// bursts reports whether the job is measured with so many callers at a time.
+func (b *bench) bursts(j job, callers int) bool {
+	switch {
+	case j.lang != "python", b.cfg.Quick && j.name == "csv" && len(b.cfg.Jobs) == 0:
+		return false
+	case j.name == "print":
+		return true
+	}
+	return callers <= mostCallersBig
+}
+
+// mostCallersBig is up to how many callers at a time every job is measured. The shortest alone is measured with more: fifty
+// interpreters with pandas at a time are more than a small machine has room for.
+const mostCallersBig = 20
+
+// rounds lets the subjects take turns, one run at a time.
+func (b *bench) rounds(ctx context.Context, j job) error {
+	var cells []*cell
+	for _, s := range b.subjects {
+		if s.does(j) {
+			cells = append(cells, newCell(s, j, 1))
+		}
+	}
+	rounds := max(b.cfg.Rounds/j.share, 2)
+	b.progress("%s: %d rounds of %d subjects", j.title(), rounds, len(cells))
+	for _, c := range cells {
+		c.subject.run(ctx, j) // fills caches
+	}
+	for round := range rounds {
+		if round >= 2 && b.late(b.cfg.reserve(), fmt.Sprintf("%s: rounds after the first few", j.title())) {
+			break
+		}
+		// Each time in another order, so that nobody always comes after the same one, and in the same order in each report.
+		for _, i := range rand.New(rand.NewPCG(1, uint64(round))).Perm(len(cells)) {
+			c := cells[i]
+			wait(ctx, pause)
+			if ctx.Err() != nil {
+				return nil
+			}
+			if err := c.turn(ctx); err != nil {
+				return err
+			}
+		}
+	}
+	for _, c := range cells {
+		row := c.finish(ctx)
+		row.PerSecond = 0 // the pauses are in it
+		b.report.Rows = append(b.report.Rows, row)
+	}
+	return nil
+}
+
+// burst lets the subjects take turns, each with so many callers at a time, who ask again as soon as they are answered.
+func (b *bench) burst(ctx context.Context, j job, callers int) error {
+	const turns = 2
+	var cells []*cell
+	for _, s := range b.subjects {
+		if s.burst && s.does(j) && b.takesPart(s, j, callers) {
+			cells = append(cells, newCell(s, j, callers))
+		}
+	}
+	b.progress("%s: %d callers, %d subjects", j.title(), callers, len(cells))
+	seconds := time.Duration(b.cfg.Seconds * float64(time.Second))
+	for turn := range turns {
+		for _, c := range cells {
+			least := 0
+			if c.subject.name == warmName && j.name == "print" && callers >= floodCallers {
+				least = b.cfg.floodRuns() / turns
+			}
+			what := fmt.Sprintf("%s, %d callers, %s, turn %d", j.title(), callers, c.subject.name, turn+1)
+			if b.late(max(seconds/turns, c.wall)+b.cfg.memoryTime(), what) { // a turn takes about as long as the one before
+				continue
+			}
+			if err := c.metering(ctx, func() { c.turnOf(ctx, seconds/turns, least) }); err != nil {
+				return err
+			}
+			if ctx.Err() != nil {
+				return nil
+			}
+		}
+	}
+	for _, c := range cells {
+		if c.row.Runs > 0 {
+			b.report.Rows = append(b.report.Rows, c.finish(ctx))
+		}
+	}
+	return nil
+}
+
+// takesPart leaves out what a bar does not need where that would take too long, or too much memory.
+func (b *bench) takesPart(s *subject, j job, callers int) bool {
+	needed := s.name == bwrapName || s.name == warmName
+	switch {
+	case b.cfg.Quick && callers >= floodCallers:
+		return s.name == warmName
+	case b.cfg.Quick && j.name != "print":
+		return needed
+	case callers >= floodCallers:
+		return needed || s.name == bareName
+	}
+	return true
+}
+
+// turnOf keeps all callers asking for so long. A server has spares when it begins, which are soon used up: the first while,
+// in which it lives on them, is not measured.
+func (c *cell) turnOf(ctx context.Context, long time.Duration, least int) {
+	if c.subject.spares {
+		lead := newCell(c.subject, c.job, c.callers)
+		lead.flood(ctx, min(long/2, time.Second), 0)
+		c.before += lead.row.Runs
+		c.row.Failed += lead.row.Failed
+		c.row.Wrong += lead.row.Wrong
+		if c.row.FirstFailure == "" {
+			c.row.FirstFailure = lead.row.FirstFailure
+		}
+	}
+	c.flood(ctx, long, least)
+}
+
+const (
+	floodCallers = 50   // callers at a time of the flood in which nothing may get lost
+	flood        = 2000 // runs in it
+	floodQuick   = 300
+	floodLimit   = 40 * time.Second // for one turn of it
+)
+
+func (c *Config) floodRuns() int {
+	switch {
+	case c.flood > 0:
+		return c.flood
+	case c.Quick:
+		return floodQuick
+	}
+	return flood
+}
+
+// reserve is what is kept of the time for what comes after the rounds.
+func (c *Config) reserve() time.Duration {
+	if c.Quick {
+		return mostQuick / 3
+	}
+	return mostTime / 2
+}
+
+// memoryTime is what is kept of the time for memory.
+func (c *Config) memoryTime() time.Duration {
+	if c.Quick {
+		return memoryQuick
+	}
+	return memoryFull
+}
+
+// How long the measurement of memory takes.
+const (
+	memoryQuick = 10 * time.Second
+	memoryFull  = 25 * time.Second
+)
+
+// flood keeps all callers asking for so long, and until there were at least so many runs. It ends when each was answered, so
+// that the rate is not flattered by runs that were begun and not ended.
+func (c *cell) flood(ctx context.Context, long time.Duration, least int) {
+	started := time.Now()
+	var begun atomic.Int64
+	more := func() bool {
+		took := time.Since(started)
+		return ctx.Err() == nil && took < floodLimit && (took < long || begun.Load() < int64(least))
+	}
+	var callers sync.WaitGroup
+	for range c.callers {
+		callers.Go(func() {
+			for more() {
+				begun.Add(1)
+				c.once(ctx)
+			}
+		})
+	}
+	callers.Wait()
+	c.wall += time.Since(started)
+}

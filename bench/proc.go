@@ -1,0 +1,216 @@
+package bench
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"regexp"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// tick is what the kernel counts CPU time in for other processes: USER_HZ, which is 100 on every architecture we build for.
+const tick = 10 * time.Millisecond
+
+// task is one process of the machine.
+type task struct {
+	pid, parent int
+	cpu         time.Duration // its own and of its waited-for descendants
+}
+
+// descendants returns a process and all its living descendants.
+func descendants(pid int) ([]task, error) {
+	all, err := tasks()
+	if err != nil {
+		return nil, err
+	}
+	children := map[int][]task{}
+	var tree []task
+	for _, t := range all {
+		children[t.parent] = append(children[t.parent], t)
+		if t.pid == pid {
+			tree = append(tree, t)
+		}
+	}
+	if len(tree) == 0 {
+		return nil, fmt.Errorf("process %d has ended", pid)
+	}
+	for i := 0; i < len(tree); i++ {
+		tree = append(tree, children[tree[i].pid]...)
+	}
+	return tree, nil
+}
+
+func tasks() ([]task, error) {
+	dir, err := os.Open("/proc")
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	names, err := dir.Readdirnames(-1)
+	if err != nil {
+		return nil, err
+	}
+	var all []task
+	for _, name := range names {
+		pid, err := strconv.Atoi(name)
+		if err != nil {
+			continue
+		}
+		text, err := os.ReadFile("/proc/" + name + "/stat")
+		if err != nil {
+			continue // it has ended
+		}
+		if t, ok := parseStat(pid, string(text)); ok {
+			all = append(all, t)
+		}
+	}
+	return all, nil
+}
+
+// parseStat reads /proc/PID/stat. The name, which is the process's own to choose, is in parentheses and may hold any.
+func parseStat(pid int, text string) (task, bool) {
+	i := strings.LastIndexByte(text, ')')
+	if i < 0 {
+		return task{}, false
+	}
+	fields := strings.Fields(text[i+1:]) // from field 3 of proc(5) on
+	const parent, utime, cstime = 4, 14, 17
+	if len(fields) < cstime-2 {
+		return task{}, false
+	}
+	t := task{pid: pid}
+	var err error
+	if t.parent, err = strconv.Atoi(fields[parent-3]); err != nil {
+		return task{}, false
+	}
+	for _, f := range fields[utime-3 : cstime-2] {
+		n, err := strconv.ParseInt(f, 10, 64)
+		if err != nil {
+			return task{}, false
+		}
+		t.cpu += time.Duration(n) * tick
+	}
+	return t, true
+}
+
+// proportional is the proportional share of memory of processes, in bytes. Those that have ended meanwhile have none.
+func proportional(tree []task) (int64, error) {
+	var sum int64
+	for _, t := range tree {
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", t.pid))
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) {
+			continue
+		}
+		if err != nil {
+			return 0, err
+		}
+		n, ok := parsePss(string(text))
+		if !ok {
+			return 0, fmt.Errorf("smaps_rollup of process %d has no Pss", t.pid)
+		}
+		sum += n
+	}
+	return sum, nil
+}
+
+func parsePss(text string) (int64, bool) {
+	for line := range strings.Lines(text) {
+		if f := strings.Fields(line); len(f) == 3 && f[0] == "Pss:" && f[2] == "kB" {
+			n, err := strconv.ParseInt(f[1], 10, 64)
+			return n << 10, err == nil
+		}
+	}
+	return 0, false
+}
+
+// sandboxGroup is a line of /proc/PID/cgroup that names the sandbox of the process.
+var sandboxGroup = regexp.MustCompile(`(?m)/([A-Za-z0-9_-]+)/(?:init|run)$`)
+
+// sandboxes counts the sandboxes that processes are in.
+func sandboxes(tree []task) int {
+	seen := map[string]bool{}
+	for _, t := range tree {
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", t.pid))
+		if err != nil {
+			continue // it has ended
+		}
+		if m := sandboxGroup.FindSubmatch(text); m != nil {
+			seen[string(m[1])] = true
+		}
+	}
+	return len(seen)
+}
+
+// machineCPU is the time that all CPUs were busy, since the machine started.
+func machineCPU() (time.Duration, error) {
+	text, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		return 0, err
+	}
+	line, _, _ := strings.Cut(string(text), "\n")
+	return parseBusy(line)
+}
+
+// parseBusy reads the first line of /proc/stat: user nice system idle iowait irq softirq steal, the rest is in user.
+func parseBusy(line string) (time.Duration, error) {
+	f := strings.Fields(line)
+	if len(f) < 8 || f[0] != "cpu" {
+		return 0, fmt.Errorf("/proc/stat begins with %.100q", line)
+	}
+	var sum time.Duration
+	for i, s := range f[1:8] {
+		if i == 3 || i == 4 {
+			continue // idle, and idle while waiting for a disk
+		}
+		n, err := strconv.ParseInt(s, 10, 64)
+		if err != nil {
+			return 0, err
+		}
+		sum += time.Duration(n) * tick
+	}
+	return sum, nil
+}
+
+// Machine is where it was measured.
+type Machine struct {
+	CPU         string `json:"cpu"`
+	CPUs        int    `json:"cpus"`
+	MemoryBytes int64  `json:"memory_bytes"`
+	Kernel      string `json:"kernel"`
+	Distro      string `json:"distro"`
+	Load        string `json:"load_before"` // of the last 1, 5 and 15 minutes
+}
+
+func machine() Machine {
+	m := Machine{CPUs: runtime.NumCPU(), CPU: value("/proc/cpuinfo", "model name", ":"), Kernel: runtime.GOOS}
+	if text, err := os.ReadFile("/proc/sys/kernel/osrelease"); err == nil {
+		m.Kernel = "Linux " + strings.TrimSpace(string(text)) + " " + runtime.GOARCH
+	}
+	if kb, err := strconv.ParseInt(strings.TrimSuffix(value("/proc/meminfo", "MemTotal", ":"), " kB"), 10, 64); err == nil {
+		m.MemoryBytes = kb << 10
+	}
+	m.Distro = strings.Trim(value("/etc/os-release", "PRETTY_NAME", "="), `"`)
+	if text, err := os.ReadFile("/proc/loadavg"); err == nil {
+		m.Load = strings.Join(strings.Fields(string(text))[:3], " ")
+	}
+	return m
+}
+
+// value returns what a file of lines with names says of a name, or "unknown".
+func value(file, name, sep string) string {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return "unknown"
+	}
+	for line := range strings.Lines(string(text)) {
+		if key, v, ok := strings.Cut(line, sep); ok && strings.TrimSpace(key) == name {
+			return strings.TrimSpace(v)
+		}
+	}
+	return "unknown"
+}

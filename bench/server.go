@@ -1,0 +1,170 @@
+package bench
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"glovebox"
+)
+
+// server is a glovebox that serves on a socket of its own, with records of its own.
+type server struct {
+	process *companion // nil when it has ended, or is an engine in this process
+	client  glovebox.Service
+}
+
+const (
+	startLimit  = 20 * time.Second // until a server answers
+	stopLimit   = 30 * time.Second
+	settleLimit = 5 * time.Second
+)
+
+// configuration writes a configuration whose records are in a new folder, and returns its path.
+func (b *bench) configuration(name string, more map[string]any) (string, error) {
+	dir, err := b.folder(name)
+	if err != nil {
+		return "", err
+	}
+	all := map[string]any{"data_dir": filepath.Join(dir, "data")}
+	for _, keys := range []map[string]any{b.cfg.Settings, more} {
+		for key, value := range keys {
+			all[key] = value
+		}
+	}
+	text, err := json.Marshal(all) // which YAML reads too
+	if err != nil {
+		return "", err
+	}
+	file := filepath.Join(dir, "glovebox.yaml")
+	return file, os.WriteFile(file, append(text, '\n'), 0o600)
+}
+
+// serveOrOpen starts a server or, where this program has none, opens an engine in this process in its place.
+func (b *bench) serveOrOpen(ctx context.Context, more map[string]any) (*server, error) {
+	if b.cfg.Client != nil {
+		return b.serve(ctx, more)
+	}
+	b.note("%s: this program has no server; an engine in the measuring process stands in for it", warmName)
+	config, err := b.configuration("engine", more)
+	if err != nil {
+		return nil, err
+	}
+	s := &server{}
+	if s.client, err = b.cfg.Engine(config); err != nil {
+		return nil, err
+	}
+	b.servers = append(b.servers, s)
+	return s, nil
+}
+
+// serve starts a server and returns when it answers. It is stopped by b.close, or sooner by its stop.
+func (b *bench) serve(ctx context.Context, more map[string]any) (*server, error) {
+	config, err := b.configuration("serve", more)
+	if err != nil {
+		return nil, err
+	}
+	folder := filepath.Join(filepath.Dir(config), "run")
+	if err := os.Mkdir(folder, 0o700); err != nil {
+		return nil, err
+	}
+	socket := filepath.Join(folder, "sock")
+	p, err := startCompanion([]string{b.cfg.Program, "--config", config, "serve", "--listen", "unix:" + socket})
+	if err != nil {
+		return nil, err
+	}
+	s := &server{process: p}
+	b.servers = append(b.servers, s)
+	until := time.Now().Add(startLimit)
+	for {
+		if _, err := os.Stat(socket); err == nil {
+			break
+		}
+		switch {
+		case isDone(p.ended):
+			return nil, fmt.Errorf("glovebox serve ended: %v: %.500s", p.err, strings.TrimSpace(p.said.kept.String()))
+		case ctx.Err() != nil:
+			return nil, context.Cause(ctx)
+		case time.Now().After(until):
+			return nil, fmt.Errorf("glovebox serve did not listen within %v", startLimit)
+		}
+		wait(ctx, 5*time.Millisecond)
+	}
+	s.client, err = b.cfg.Client(socket)
+	return s, err
+}
+
+func (s *server) stop() error {
+	var errs []error
+	if s.client != nil {
+		errs = append(errs, s.client.Close())
+		s.client = nil
+	}
+	if s.process != nil {
+		errs = append(errs, s.process.stop(stopLimit))
+		s.process = nil
+	}
+	return errors.Join(errs...)
+}
+
+func (s *server) pid() int {
+	if s.process == nil {
+		return os.Getpid()
+	}
+	return s.process.cmd.Process.Pid
+}
+
+// cpu is the CPU time of the server and of all its descendants, living or waited for.
+func (s *server) cpu() (time.Duration, error) {
+	tree, err := descendants(s.pid())
+	if err != nil {
+		return 0, err
+	}
+	var sum time.Duration
+	for _, p := range tree {
+		sum += p.cpu
+	}
+	return sum, nil
+}
+
+// settle waits until the server and its sandboxes do nothing any more.
+func (s *server) settle(ctx context.Context) {
+	until := time.Now().Add(settleLimit)
+	last, quiet := time.Duration(-1), 0
+	for quiet < 3 && ctx.Err() == nil && time.Now().Before(until) {
+		now, err := s.cpu()
+		if err != nil {
+			return
+		}
+		if now == last {
+			quiet++
+		} else {
+			quiet = 0
+		}
+		last = now
+		wait(ctx, 50*time.Millisecond)
+	}
+}
+
+// warm runs the job until the server answers it from a spare several times in a row, and reports whether it came to that.
+func (b *bench) warm(ctx context.Context, s *server, f fence, j job) bool {
+	until := time.Now().Add(startLimit)
+	for row := 0; row < 3; {
+		if ctx.Err() != nil || time.Now().After(until) {
+			return false
+		}
+		if o := b.request(ctx, s.client, f.request(j)); o.err == nil && o.start != "cold" {
+			row++
+		} else {
+			row = 0
+			wait(ctx, 100*time.Millisecond)
+		}
+	}
+	s.settle(ctx)
+	return true
+}
