@@ -100,7 +100,8 @@ func names(modules []string) string {
 func python(sources ...string) string {
 	// Their own built-in names, which no program changes. Compiled first, or what they were compiled from would be kept while
 	// they run, and taken apart by each copy.
-	return "boot = {\"__builtins__\": dict(__builtins__.__dict__)}\nexec(compile(" + strconv.QuoteToASCII(strings.Join(sources, "\n")) +
+	text := strconv.QuoteToASCII(strings.Join(sources, "\n"))
+	return "boot = {\"__builtins__\": dict(__builtins__.__dict__)}\nexec(compile(" + text +
 		", \"<string>\", \"exec\"), boot)\nboot[\"run\"]()\n"
 }
 

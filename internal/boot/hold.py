@@ -63,12 +63,24 @@ def settle():
 
     To look at an object is to count a use of it, and so to write to its page, which a copy would first have to copy.
     """
+    forget_home()
     held.clear()
     held.update(sys.modules)
     built.clear()
     built.update(vars(builtins))
     gc.collect()
     gc.freeze()
+
+
+def forget_home():
+    """Have matplotlib look anew for a place of its own: the one that it found is not the program's."""
+    matplotlib, shutil = sys.modules.get("matplotlib"), sys.modules.get("shutil")
+    for name in ("get_configdir", "get_cachedir"):
+        clear = getattr(getattr(matplotlib, name, None), "cache_clear", None)
+        if clear:
+            clear()
+    if matplotlib and shutil:
+        atexit.unregister(shutil.rmtree)  # of the place that it made where there was none
 
 
 def libc():
