@@ -34,30 +34,42 @@ def prctl(step, *args):
     return check(system.prctl(*[ctypes.c_ulong(a) for a in args + (0,) * (5 - len(args))]), step)
 
 
-def clone(flags, group=None):
-    """Be forked: 0 in the child, which is told apart by the C library as by its own fork; else its number and descriptor."""
+# What a copy needs is laid out before: each object that a copy makes or takes in hand costs it a page.
+clone_args = (ctypes.c_uint64 * 11)()
+clone_pidfd = ctypes.c_int(-1)
+clone_call = ctypes.c_long(CLONE3), ctypes.byref(clone_args), ctypes.c_size_t(ctypes.sizeof(clone_args))
+no_caps_header = (ctypes.c_uint32 * 2)(0x20080522, 0)
+no_caps = (ctypes.c_uint32 * 6)()
+init_caps = (ctypes.c_uint32 * 6)()
+zero, one, two = ctypes.c_ulong(0), ctypes.c_ulong(1), ctypes.c_ulong(2)
+ambient, bound = ctypes.c_ulong(47), ctypes.c_ulong(24)  # PR_CAP_AMBIENT, PR_CAPBSET_DROP
+numbers = [ctypes.c_ulong(n) for n in range(64)]
+
+
+def find_thread():
+    """Find where the C library keeps the number of its thread, so that a copy's is put there as by the library's own fork."""
     where = ctypes.c_void_p()
-    prctl_address = 40  # PR_GET_TID_ADDRESS: where the C library keeps the number of its thread
-    check(system.prctl(ctypes.c_ulong(prctl_address), ctypes.byref(where), ctypes.c_ulong(0), ctypes.c_ulong(0),
-                       ctypes.c_ulong(0)), "find the thread")
-    pidfd = ctypes.c_int(-1)
-    args = (ctypes.c_uint64 * 11)()
-    args[0] = flags | CHILD_CLEARTID | CHILD_SETTID | PIDFD_CLONE | (0 if group is None else INTO_CGROUP)
-    args[1] = ctypes.addressof(pidfd)
-    args[2] = where.value
-    args[4] = signal.SIGCHLD
-    args[10] = 0 if group is None else group
-    api = ctypes.pythonapi
-    api.PyOS_BeforeFork()
-    pid = system.syscall(ctypes.c_long(CLONE3), ctypes.byref(args), ctypes.c_size_t(ctypes.sizeof(args)))
-    errno = ctypes.get_errno()
+    check(system.prctl(ctypes.c_ulong(40), ctypes.byref(where), zero, zero, zero), "find the thread")  # PR_GET_TID_ADDRESS
+    clone_args[1] = ctypes.addressof(clone_pidfd)
+    clone_args[2] = where.value
+    clone_args[4] = signal.SIGCHLD
+
+
+def clone(flags, group, after):
+    """Be forked: 0 in the child; else its number. Its descriptor is then in clone_pidfd."""
+    clone_args[0] = flags | CHILD_CLEARTID | CHILD_SETTID | PIDFD_CLONE | (0 if group is None else INTO_CGROUP)
+    clone_args[10] = group or 0
+    ctypes.pythonapi.PyOS_BeforeFork()
+    pid = system.syscall(*clone_call)
     if pid == 0:
-        api.PyOS_AfterFork_Child()
-        return 0, -1
-    api.PyOS_AfterFork_Parent()
+        if after:  # else it executes something else, and all that this does is for nothing
+            ctypes.pythonapi.PyOS_AfterFork_Child()
+        return 0
+    errno = ctypes.get_errno()
+    ctypes.pythonapi.PyOS_AfterFork_Parent()
     if pid < 0:
         raise OSError(errno, "make a copy")
-    return pid, pidfd.value
+    return pid
 
 
 def receive(sock, limit):
@@ -96,6 +108,7 @@ def template(fd, modules):
         sizes.append("%s %d\n" % (name or "python", max(0, now - had)))
         had = now
     keep_owner()
+    find_thread()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # so that the kernel takes note of the dead by itself
     threads = len(os.listdir("/proc/self/task"))
     if threads != 1:
@@ -136,9 +149,13 @@ def serve(channel, order, fds):
         cradle, group, rest = rest[0], rest[1], rest[2:]
     if len(rest) != int(parents):
         raise OSError(22, "read the order")
-    pid, pidfd = clone(NEW_NAMESPACES, cradle)
+    caps = [int(n) for n in caps.split()]
+    capability_words(init_caps, caps)
+    caps = [numbers[n] for n in caps]
+    pid = clone(NEW_NAMESPACES, cradle, False)
     if pid == 0:
-        return first(control, init, group, rest, [int(c) for c in caps.split()])
+        return first(control, init, group, rest, caps)
+    pidfd = clone_pidfd.value
     try:
         at = "/proc/%d/" % pid
         if single == b"1":
@@ -167,7 +184,7 @@ def first(control, init, group, parents, caps):
         for fd in parents:  # of control groups, which take this for whoever writes it
             os.write(fd, b"0")
         near, far = socketpair()
-        pid, pidfd = clone(0, group)
+        pid = clone(0, group, True)
     except OSError as error:
         die(error)
     if pid == 0:
@@ -184,18 +201,25 @@ def die(error):
 
 
 def become_init(control, init, near, caps):
-    for number in (signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT):
-        signal.signal(number, signal.SIG_DFL)
-    os.setsid()
-    capable(caps)
-    null = os.open(os.devnull, os.O_RDWR)
+    # Kept over the execution of init: the new user namespace gave them all.
+    check(system.syscall(*set_init_caps), "keep capabilities")
+    for n in caps:
+        check(system.prctl(ambient, two, n, zero, zero), "keep capabilities")  # PR_CAP_AMBIENT_RAISE
     # Out of the way of the numbers that they get.
-    null, control, near, init = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 16) for fd in (null, control, near, init)]
-    for n, fd in enumerate((null, null, null, control, near)):
-        os.dup2(fd, n)
-    call("close descriptors", CLOSE_RANGE, 5, 0xFFFFFFFF, 4)  # CLOSE_RANGE_CLOEXEC
-    os.chdir("/")
-    os.execve(init, [b"glovebox-init"], {b"GOMAXPROCS": b"1"})
+    control, near, init = fcntl.fcntl(control, DUP, 16), fcntl.fcntl(near, DUP, 16), fcntl.fcntl(init, DUP, 16)
+    os.dup2(0, 1)  # which is the null device
+    os.dup2(0, 2)
+    os.dup2(control, 3)
+    os.dup2(near, 4)
+    check(system.syscall(*close_rest), "close descriptors")
+    os.execve(init, init_argv, init_env)
+
+
+DUP = fcntl.F_DUPFD_CLOEXEC
+init_argv, init_env = [b"glovebox-init"], {b"GOMAXPROCS": b"1"}
+set_init_caps = ctypes.c_long(CAPSET), ctypes.byref(no_caps_header), ctypes.byref(init_caps)
+set_no_caps = ctypes.c_long(CAPSET), ctypes.byref(no_caps_header), ctypes.byref(no_caps)
+close_rest = ctypes.c_long(CLOSE_RANGE), ctypes.c_ulong(5), ctypes.c_ulong(0xFFFFFFFF), ctypes.c_ulong(4)  # on execution
 
 
 def socketpair():
@@ -203,20 +227,12 @@ def socketpair():
     return a.detach(), b.detach()
 
 
-def capability_words(caps):
-    words = (ctypes.c_uint32 * 6)()
+def capability_words(words, caps):
+    for i in range(6):
+        words[i] = 0
     for n in caps:
         for kind in range(3):
             words[n // 32 * 3 + kind] |= 1 << n % 32
-    return words
-
-
-def capable(caps):
-    """Keep capabilities, which the new user namespace gave, over the execution of init."""
-    header = (ctypes.c_uint32 * 2)(0x20080522, 0)
-    call("keep capabilities", CAPSET, ctypes.byref(header), ctypes.byref(capability_words(caps)))
-    for n in caps:
-        prctl("keep capabilities", 47, 2, n)  # PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE
 
 
 def be(sock):
@@ -304,10 +320,9 @@ def fence(control, step):
 
 def drop_capabilities(single, last, step):
     step[0] = "drop capability bounds"
-    for n in range(last + 1):
-        if system.prctl(ctypes.c_ulong(24), ctypes.c_ulong(n), ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0)) != 0:
-            if ctypes.get_errno() != 22:  # EINVAL: a capability that this kernel does not have
-                raise OSError(ctypes.get_errno(), step[0])
+    for n in numbers[:last + 1]:
+        if system.prctl(bound, n, zero, zero, zero) != 0 and ctypes.get_errno() != 22:  # EINVAL: the kernel does not have it
+            raise OSError(ctypes.get_errno(), step[0])
     prctl(step[0], 28, 0xEF)  # PR_SET_SECUREBITS: secureBits of package sandboxinit
     prctl(step[0], 47, 4)  # PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL
     if not single:
@@ -316,8 +331,7 @@ def drop_capabilities(single, last, step):
         os.setresgid(1000, 1000, 1000)
         os.setresuid(1000, 1000, 1000)
     step[0] = "drop capabilities"
-    header = (ctypes.c_uint32 * 2)(0x20080522, 0)
-    call(step[0], CAPSET, ctypes.byref(header), ctypes.byref(capability_words([])))
+    check(system.syscall(*set_no_caps), step[0])
     # A change of ids hides a process from itself; a program that was executed is not hidden.
     prctl(step[0], 4, 1)  # PR_SET_DUMPABLE
 

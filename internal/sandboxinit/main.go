@@ -69,6 +69,9 @@ func Main() int {
 	}
 	unix.CloseOnExec(wire.ControlFD)
 	unix.CloseOnExec(wire.ForkFD) // if there is one
+	// That of a copy comes from a process that does as little as it can; a fresh one has done both.
+	_, _ = unix.Setsid()
+	_ = unix.Chdir("/")
 	s := &sandbox{
 		conn:     wire.NewConn(os.NewFile(wire.ControlFD, "control")),
 		landlock: -1, freezer: -1,
