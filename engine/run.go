@@ -98,7 +98,7 @@ func (r *run) run(ctx context.Context) (*glovebox.Result, error) {
 	if err := r.queue(ctx); err != nil && ctx.Err() == nil {
 		return nil, r.refuse(ctx, err)
 	}
-	r.takeSpare()
+	r.takeSpare(ctx)
 	if err := r.takeInputs(ctx); err != nil && ctx.Err() == nil {
 		return nil, r.refuse(ctx, err)
 	}

@@ -181,8 +181,9 @@ func (e *Engine) spareInputs(_ context.Context, id, below string) (string, func(
 	return dir, remove, nil
 }
 
-// takeSpare takes a sandbox that is ready, where one serves the run as one of its own would. It never waits.
-func (r *run) takeSpare() {
+// takeSpare takes a sandbox that is ready, or forks one, where it serves the run as one of its own would. It waits for nobody
+// else's.
+func (r *run) takeSpare(ctx context.Context) {
 	w, g := r.ready(), r.decision.Grant
 	if w == nil || r.share == nil {
 		return
@@ -195,7 +196,10 @@ func (r *run) takeSpare() {
 	cmd := r.command
 	cmd.Argv = cmd.Argv[:len(cmd.Argv)-len(r.req.Args)]
 	kind := w.kind(d, r.who.Tenant, lang, cmd, r.req.Code, g)
-	if r.spare = w.pool.Take(kind, g.Limits.Memory); r.spare != nil {
+	if r.spare = w.pool.Take(kind, g.Limits.Memory); r.spare == nil {
+		r.spare = w.pool.Fork(ctx, kind, g.Limits.Memory)
+	}
+	if r.spare != nil {
 		r.begunAs = r.spare.Start
 		r.adopt(r.spare.Sandbox, r.spare.Close)
 	}

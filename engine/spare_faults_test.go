@@ -145,7 +145,7 @@ func TestSpareBeforeTheRecord(t *testing.T) {
 	if _, err := w.Run(t.Context(), owner, glovebox.Request{Code: "x"}, nil); err == nil {
 		t.Error("it ran")
 	}
-	if calls := w.fake.Calls(); slices.Contains(calls, "exec") || slices.Contains(calls, "resize") {
+	if calls := w.fake.Calls(); slices.Contains(calls, "exec") {
 		t.Errorf("calls = %v", calls)
 	}
 	if n := w.PoolStats().Taken; n != 1 {

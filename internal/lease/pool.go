@@ -43,6 +43,7 @@ const (
 	quiet     = time.Second            // somebody asks right now if it is less than this ago
 	pauses    = 3                      // what was made while nobody asks is followed by a pause so many times as long
 	measure   = 10 * time.Second       // how often demand is measured
+	courtesy  = 4 * time.Millisecond   // to a run that has taken one of many: another is made once it has begun
 	growEvery = 100 * time.Millisecond // how often the target of a kind may double
 	lookAt    = time.Second            // how often the machine is looked at
 
@@ -87,6 +88,8 @@ type Pool struct {
 // Stats counts what a pool did since it was made, and says what it has.
 type Stats struct {
 	Taken, Empty, Made, Failed int64
+	// Direct is how many of those that found nothing were forked from a template on the spot.
+	Direct int64
 	// Discarded is by reason.
 	Discarded map[string]int64
 	Templates int
@@ -317,13 +320,7 @@ func (l *Lease) Close(ctx context.Context) error {
 		p := l.pool
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		if l.spare.of != nil {
-			p.leave(l.spare.of)
-		}
-		if p.out--; p.closed && p.out == 0 {
-			close(p.none)
-		}
-		p.stir()
+		p.returned(l.spare)
 	})
 	return l.err
 }

@@ -281,6 +281,9 @@ func (p *Pool) neediest(now time.Time) (best *shelf, wait time.Duration) {
 		}
 		u := s.urgent(now)
 		pause := s.again.Sub(now)
+		if 2*len(s.spares) > s.target {
+			pause = max(pause, s.asked.Add(courtesy).Sub(now))
+		}
 		if !p.reserves(s.memory()) {
 			pause = max(pause, s.noRoom.Sub(now))
 		}

@@ -1,0 +1,66 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"glovebox"
+	"glovebox/driver"
+)
+
+// Fork makes a sandbox of a kind for a run with so much memory that found no spare, where there is a template to fork it from:
+// that costs less than half of a start from nothing. It waits for nobody else's. Nil: the run starts cold. Whoever has the
+// Lease closes it.
+func (p *Pool) Fork(ctx context.Context, kind Kind, memory glovebox.Size) *Lease {
+	sp := &spare{id: newID(), start: "fork", memory: ForkMemory, left: make(chan struct{}), born: time.Now()}
+	p.mu.Lock()
+	s := p.shelves[kind.key()]
+	if p.closed || s == nil || !s.forks() || s.template == nil || s.template.spent(time.Now()) || memory < ForkMemory {
+		p.mu.Unlock()
+		return nil
+	}
+	sp.of = s.template
+	sp.of.uses++
+	sp.of.live++
+	p.out++ // so that Close waits
+	p.mu.Unlock()
+	err := p.buildNow(ctx, &s.kind, sp)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	close(sp.left)
+	if err == nil {
+		p.counts.Direct++
+		return &Lease{Sandbox: sp.box, ID: sp.id, Inputs: sp.inputs, Start: sp.start, pool: p, spare: sp}
+	}
+	if ctx.Err() == nil {
+		p.failed(s, time.Now(), "fork a sandbox for a run", err)
+	}
+	p.returned(sp)
+	return nil
+}
+
+// buildNow makes sp, whose memory is the run's. On error all of it is given back.
+func (p *Pool) buildNow(ctx context.Context, kind *Kind, sp *spare) (err error) {
+	ctx, stop := context.WithTimeout(ctx, makeLimit)
+	defer stop()
+	if sp.inputs, sp.remove, err = p.cfg.Inputs(ctx, sp.id, sp.of.inputs); err != nil {
+		return err
+	}
+	spec := driver.Spec{ID: sp.id, Limits: kind.Limits, Root: kind.Root, Inputs: sp.inputs}
+	if sp.box, err = sp.of.box.Fork(ctx, spec); err != nil {
+		return errors.Join(err, p.undo(sp.remove))
+	}
+	return nil
+}
+
+// returned says that a spare which was given out is gone; p.mu is held.
+func (p *Pool) returned(sp *spare) {
+	if sp.of != nil {
+		p.leave(sp.of)
+	}
+	if p.out--; p.closed && p.out == 0 {
+		close(p.none)
+	}
+	p.stir()
+}

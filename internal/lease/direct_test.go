@@ -1,0 +1,81 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+)
+
+// TestFork forks where nothing is ready, but only from a template that is there and good.
+func TestFork(t *testing.T) {
+	inBubble(t, Config{Min: 1, Max: 1}, 8192*mib, func(w *world) {
+		if w.Fork(w.Context(), w.forked(), 512*mib) != nil {
+			t.Error("it forked a kind that nobody asked for")
+		}
+		w.Keep(w.forked())
+		w.Keep(w.kind())
+		settled(time.Minute)
+		if w.Fork(w.Context(), w.kind(), 512*mib) != nil {
+			t.Error("it forked what may not be forked")
+		}
+		if w.Fork(w.Context(), w.forked(), ForkMemory-1) != nil {
+			t.Error("it forked with more memory than the run has")
+		}
+		before, err := w.memory.Taken()
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := w.Fork(w.Context(), w.forked(), 512*mib)
+		if l == nil || l.Start != "fork" || w.Stats().Direct != 1 {
+			t.Fatalf("%+v, %+v", l, w.Stats())
+		}
+		w.holds(before) // the run's own covers it
+		w.close(l)
+
+		w.failing(func(step string) error {
+			if step == "fork" {
+				return errors.New("broken")
+			}
+			return nil
+		})
+		if w.Fork(w.Context(), w.forked(), 512*mib) != nil {
+			t.Error("a broken template forks")
+		}
+		ctx, cancel := context.WithCancel(w.Context())
+		cancel()
+		if w.Fork(ctx, w.forked(), 512*mib) != nil {
+			t.Error("it forks for who has gone")
+		}
+		w.failing(nil)
+		for range 2 * templateUses {
+			if l := w.Fork(w.Context(), w.forked(), 512*mib); l != nil {
+				w.close(l)
+			}
+		}
+		if n := w.Stats().Direct; n > templateUses {
+			t.Errorf("%d forks of one template", n)
+		}
+	})
+}
+
+// TestForkKeepsTheTemplate: a template is not closed before what was forked on the spot is, whatever ends.
+func TestForkKeepsTheTemplate(t *testing.T) {
+	inBubble(t, Config{Min: 1, Max: 1}, 8192*mib, func(w *world) {
+		w.Keep(w.forked())
+		settled(time.Minute)
+		l := w.Fork(w.Context(), w.forked(), 512*mib)
+		closed := make(chan error)
+		go func() { closed <- w.Close(context.WithoutCancel(w.Context())) }()
+		settled(time.Second)
+		select {
+		case <-closed:
+			t.Error("the pool is closed, and a lease is out")
+		default:
+		}
+		w.close(l)
+		if err := <-closed; err != nil {
+			t.Error(err)
+		}
+	})
+}
