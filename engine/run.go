@@ -212,16 +212,18 @@ func (r *run) start(ctx context.Context) (recorded bool, err error) {
 	defer stop()
 	var recordErr, boxErr error
 	var both sync.WaitGroup
-	both.Go(func() {
+	record := func() {
 		// A start is recorded also when the caller has gone: what follows needs it.
 		if recordErr = r.recordStart(context.WithoutCancel(ctx)); recordErr != nil {
 			stop()
 		}
-	})
+	}
 	if r.spare == nil {
+		both.Go(record)
 		boxErr = r.makeBox(making)
 	} else {
-		r.resized = r.spare.Sandbox.Resize(r.decision.Grant.Limits) // which releases nothing
+		both.Go(func() { r.resized = r.spare.Sandbox.Resize(r.decision.Grant.Limits) }) // which releases nothing
+		record()                                                                        // takes longer, and begins at once
 	}
 	both.Wait()
 	switch {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"runtime/debug"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -39,7 +41,7 @@ func BenchmarkSandboxRun(b *testing.B) {
 			once := func() {
 				sink, begun := newByteSink(), time.Now()
 				res, err := e.Run(b.Context(), tester, glovebox.Request{Argv: []string{"/bin/echo", "1"},
-					Limits: glovebox.Limits{Memory: 64 * glovebox.MiB, Disk: glovebox.MiB}}, sink)
+					Limits: glovebox.Limits{Memory: 128 * glovebox.MiB, Disk: glovebox.MiB}}, sink)
 				told := time.Now()
 				if err != nil || !res.OK {
 					b.Errorf("%+v, %v", res, err)
@@ -88,8 +90,12 @@ func allCPU(b *testing.B) (sum time.Duration) {
 
 // TestMemoryOfManyRuns: a supervisor of a hundred runs that say something and sleep stays small.
 func TestMemoryOfManyRuns(t *testing.T) {
-	const runs, most = 100, 80 << 20
+	const runs, most = 100, 40 << 20 // beside what a supervisor without runs has
+	if info, ok := debug.ReadBuildInfo(); ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
+		t.Skip("the race detector has memory of its own for each goroutine")
+	}
 	e := realEngine(t)
+	debug.FreeOSMemory() // what tests before this one had
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	before := residentBytes(t)
@@ -111,8 +117,8 @@ func TestMemoryOfManyRuns(t *testing.T) {
 	}
 	grown := residentBytes(t)
 	t.Logf("%.1f MiB before, %.1f MiB with %d runs", float64(before)/(1<<20), float64(grown)/(1<<20), runs)
-	if grown > most {
-		t.Errorf("%d bytes of memory for %d runs, the most is %d", grown, runs, most)
+	if grown-before > most {
+		t.Errorf("%d bytes of memory more for %d runs, the most is %d", grown-before, runs, most)
 	}
 	stop()
 	all.Wait()

@@ -102,6 +102,37 @@ func TestALostTransactionFailsAllOfIt(t *testing.T) {
 	}
 }
 
+// TestVersion: it stays while this store alone writes, and changes with what another one wrote.
+func TestVersion(t *testing.T) {
+	dir := t.TempDir()
+	s, other := mustOpen(t, dir), mustOpen(t, dir)
+	version := func() (v int64) {
+		t.Helper()
+		err := s.Update(t.Context(), func(ctx context.Context, tx *Tx) (err error) {
+			v, err = tx.Version(ctx)
+			return errors.Join(err, addRecord(fmt.Sprint("r", time.Now().UnixNano()), "note")(ctx, tx))
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+	first := version()
+	if again := version(); again != first || first == 0 {
+		t.Errorf("it was %d and is %d although nobody else wrote", first, again)
+	}
+	if err := other.Update(t.Context(), addRecord("other", "note")); err != nil {
+		t.Fatal(err)
+	}
+	second := version()
+	if second == first {
+		t.Errorf("it is %d as before another store wrote", second)
+	}
+	if again := version(); again != second {
+		t.Errorf("it was %d and is %d although nobody else wrote", second, again)
+	}
+}
+
 func TestLocksOutliveASecondStore(t *testing.T) {
 	dir := t.TempDir()
 	s := mustOpen(t, dir)
