@@ -168,11 +168,11 @@ func TestForks(t *testing.T) {
 	tm := w.template(w.spec(), h)
 	cold := start(t, w.driver, limits(), "sleep 60")
 	const code = `
-import os, random, secrets, tempfile, uuid
+import os, random, secrets, signal, tempfile, uuid
 print(random.random(), secrets.token_hex(4), uuid.uuid4(), os.urandom(4).hex(), tempfile.mktemp())
 print([os.listdir(d) for d in ("/workspace", "/tmp", "/dev/shm", "/outputs", "/inputs")])
 print(sorted(os.listdir("/proc/self/fd")), os.getpid(), os.getppid(), os.getuid(), os.getcwd())
-print([p for p in os.listdir("/proc") if p.isdigit()])
+print([p for p in os.listdir("/proc") if p.isdigit()], signal.getsignal(signal.SIGCHLD) == signal.SIG_DFL)
 for d in "/workspace", "/tmp", "/dev/shm", "/outputs": open(d + "/canary", "w").write("canary")
 input()
 `
@@ -184,7 +184,7 @@ input()
 		all, inputs = append(all, begin(t, w.forked(tm, w.spec()), h, limits(), code, in)), append(inputs, out)
 	}
 	seen := map[string]bool{}
-	want := strings.Join([]string{"[[], [], [], [], []]", "['0', '1', '2', '3'] 2 1 1000 /workspace", "['2']", ""}, "\n")
+	want := strings.Join([]string{"[[], [], [], [], []]", "['0', '1', '2', '3'] 2 1 1000 /workspace", "['2'] True", ""}, "\n")
 	for i, p := range all {
 		if d := cmp.Diff(cold.Posture(), p.Posture(), cmp.FilterPath(func(p cmp.Path) bool {
 			k := p.Last().String()
@@ -378,7 +378,8 @@ func TestTemplateConfined(t *testing.T) {
 	found := ""
 	for _, pid := range pids {
 		line, _ := os.ReadFile("/proc/" + pid + "/cmdline")
-		if strings.Contains(string(line), "template(3") {
+		groups, _ := os.ReadFile("/proc/" + pid + "/cgroup")
+		if strings.Contains(string(line), "template(3") && strings.Contains(string(groups), "/"+spec.ID+"-") {
 			found = pid
 		}
 	}
