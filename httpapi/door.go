@@ -53,6 +53,8 @@ type Config struct {
 	Digest string
 	// Version is what /healthz says.
 	Version string
+	// Metrics tells what /metrics shows beside the door's own; nil refuses /metrics.
+	Metrics func() []Metric
 	// Log gets what goes wrong beside the answers, with causes; nil discards.
 	Log *slog.Logger
 	// Grace is how long a run lasts whose client left; zero means 5 s.
@@ -191,6 +193,9 @@ func (c *call) route() error {
 	}
 	if path[0] == "healthz" && len(path) == 1 {
 		return c.only("GET", c.showHealth)
+	}
+	if path[0] == "metrics" && len(path) == 1 {
+		return c.only("GET", c.showMetrics)
 	}
 	if path[0] != "v1" {
 		return c.elsewhere(path)

@@ -75,7 +75,7 @@ func (a *app) serve(listen []string, drain time.Duration) (err error) {
 		return err
 	}
 	door, err := httpapi.New(httpapi.Config{Service: svc, UID: a.uid, Owner: a.owner(), Digest: s.digest(), Version: version,
-		Log: log})
+		Metrics: metricsOf(svc), Log: log})
 	if err != nil {
 		return glovebox.Internal("make the door", err)
 	}
