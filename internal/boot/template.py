@@ -110,9 +110,7 @@ def template(fd, modules):
     keep_owner()
     find_thread()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # so that the kernel takes note of the dead by itself
-    threads = len(os.listdir("/proc/self/task"))
-    if threads != 1:
-        raise SystemExit("a template with %d threads cannot be copied" % threads)
+    refuse_shared()
     channel = _socket.socket(fileno=fd)
     send(channel, ("ready\n" + "".join(sizes)).encode())
     while True:
@@ -129,6 +127,18 @@ def template(fd, modules):
             return be(mine)
         for one in fds:
             os.close(one)
+
+
+def refuse_shared():
+    """End where copies would have something in common that can change, or less than all of this."""
+    threads = len(os.listdir("/proc/self/task"))
+    if threads != 1:
+        raise SystemExit("a template with %d threads cannot be copied" % threads)
+    with open("/proc/self/maps") as file:
+        for line in file:
+            rights = line.split()[1]
+            if rights[1] == "w" and rights[3] == "s":
+                raise SystemExit("a template with memory that it shares cannot be copied: " + line)
 
 
 def keep_owner():
