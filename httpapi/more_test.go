@@ -1,0 +1,146 @@
+package httpapi
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"glovebox"
+)
+
+// TestBeat: whoever waits is told now and then that somebody is there, also before the run has begun.
+func TestBeat(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := httptest.NewRecorder()
+		d := &Door{cfg: Config{Log: slog.New(slog.DiscardHandler)}}
+		s := newStream(&call{Door: d, w: w, r: httptest.NewRequest("POST", "/v1/runs", nil), rc: http.NewResponseController(w)}, &live{})
+		time.Sleep(3*beatTime + time.Second)
+		if err := s.end(nil, glovebox.Errorf(glovebox.CodeExhausted, "later", "no room")); err != nil {
+			t.Errorf("after a beat an error is an event, not %v", err)
+		}
+		body := w.Body.String()
+		if strings.Count(body, ": alive\n\n") != 3 || !strings.Contains(body, `event: error`+"\n"+`data: {"error":{"code":"exhausted"`) {
+			t.Errorf("it was told %q", body)
+		}
+	})
+}
+
+// TestStuckClient: a client that does not read does not keep the door from ending.
+func TestStuckClient(t *testing.T) {
+	s := &stream{stop: make(chan struct{}), stopped: make(chan struct{})}
+	w := &stuckWriter{header: http.Header{}, freed: make(chan struct{})}
+	d := &Door{cfg: Config{Log: slog.New(slog.DiscardHandler)}}
+	s.call = &call{Door: d, w: w, r: httptest.NewRequest("POST", "/v1/runs", nil), rc: http.NewResponseController(w)}
+	s.run = &live{}
+	close(s.stopped)
+	told := make(chan struct{})
+	w.begun = make(chan struct{})
+	go func() {
+		defer close(told)
+		s.Event(glovebox.Event{Kind: "stdout", Data: []byte("x")})
+	}()
+	<-w.begun
+	func() {
+		defer func() {
+			if got := recover(); got != http.ErrAbortHandler {
+				t.Errorf("the answer ended with %v", got)
+			}
+		}()
+		s.end(&glovebox.Result{}, nil)
+	}()
+	<-told
+	s.Event(glovebox.Event{Kind: "stdout", Data: []byte("y")}) // which goes nowhere
+	if w.writes != 1 {
+		t.Errorf("%d writes", w.writes)
+	}
+}
+
+// stuckWriter writes nothing until it has a deadline, and then fails.
+type stuckWriter struct {
+	header http.Header
+	begun  chan struct{}
+	freed  chan struct{}
+	writes int
+}
+
+func (w *stuckWriter) Header() http.Header { return w.header }
+func (w *stuckWriter) WriteHeader(int)     {}
+func (w *stuckWriter) Write([]byte) (int, error) {
+	w.writes++
+	close(w.begun)
+	<-w.freed
+	return 0, errors.New("timeout")
+}
+
+func (w *stuckWriter) SetWriteDeadline(at time.Time) error {
+	if !at.IsZero() {
+		close(w.freed)
+	}
+	return nil
+}
+
+// TestPanic: a fault in the service ends one connection, is logged, and leaves no run behind.
+func TestPanic(t *testing.T) {
+	w := newWorld(t)
+	w.run = func(context.Context, glovebox.Principal, glovebox.Request, glovebox.Sink) (*glovebox.Result, error) {
+		panic("fault")
+	}
+	if _, err := w.client.Run(t.Context(), owner, glovebox.Request{Code: "1"}, nil); err == nil {
+		t.Error("there is a result")
+	}
+	w.run = plainRun
+	if _, err := w.client.Run(t.Context(), owner, glovebox.Request{Code: "1"}, nil); err != nil {
+		t.Error(err)
+	}
+	if w.door.Live() != 0 {
+		t.Error("a run is left")
+	}
+	w.stop()
+	if !strings.Contains(w.log.String(), "fault") {
+		t.Errorf("the log: %s", w.log)
+	}
+}
+
+// FuzzDecodeRequest: whatever is sent is read or refused as invalid, and what is read means the same to plain JSON.
+func FuzzDecodeRequest(f *testing.F) {
+	f.Add(`{"lang":"python","code":"…","args":["a"],"env":{"A":"b"},"inputs":[{"name":"x","path":"/x"}],"limits":{"wall_ms":1,"cpus":0.5}}`)
+	f.Add(`{"argv":["a"],"stdin_base64":"/w==","collect":false,"code_name":"x.py","secrets":[{"name":"A","host":"b"}],"inputs":null}`)
+	f.Add(`{"code":"1","code":"2"}`)
+	f.Fuzz(func(t *testing.T, text string) {
+		got, err := decodeRequest([]byte(text))
+		var e *glovebox.Error
+		if err != nil {
+			if !errors.As(err, &e) || e.Code != glovebox.CodeInvalid || e.Fix == "" {
+				t.Errorf("refused with %v", err)
+			}
+			return
+		}
+		want := struct {
+			glovebox.Request
+			CodeName string `json:"code_name"`
+			Collect  *bool  `json:"collect"`
+			Stdin    string `json:"stdin"`
+			Raw      []byte `json:"stdin_base64"`
+		}{}
+		if err := json.Unmarshal([]byte(text), &want); err != nil {
+			t.Skip("read where the standard library has a stricter type: ", err) // a newline in base64, a null limit
+		}
+		want.Request.CodeName, want.Request.Collect = want.CodeName, want.Collect == nil || *want.Collect
+		if want.Request.Stdin = want.Stdin; len(want.Raw) > 0 {
+			want.Request.Stdin = string(want.Raw)
+		}
+		if diff := cmp.Diff(want.Request, got, cmpopts.EquateEmpty()); diff != "" {
+			t.Errorf("%q is read as another: %s", text, diff)
+		}
+	})
+}
