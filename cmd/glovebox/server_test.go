@@ -24,7 +24,7 @@ func TestDigest(t *testing.T) {
 		"policy: {trust: {influenced: gvisor}}\n", "policy: {trust: {hostile: microvm}}\n",
 		"policy: {limits: {default: {wall: 2s}}}\n", "policy: {limits: {ceiling: {wall: 2m}}}\n", "policy: {input_roots: [/a, /b]}\n",
 		"policy: {input_roots: [\"/a /b\"]}\n", "data_dir: /x\n", "drivers: {process: {init: /x}}\n",
-		"drivers: {process: {accept: [x]}}\n", "drivers: {process: {cgroup: /x}}\n", "drivers: {process: {uid_pool: \"1000:5\"}}\n",
+		"pool: off\n", "listen: [unix:/x/y]\n", "drivers: {process: {accept: [x]}}\n", "drivers: {process: {cgroup: /x}}\n", "drivers: {process: {uid_pool: \"1000:5\"}}\n",
 	} {
 		tl.write(t, "glovebox.yaml", text)
 		tl.app.config = filepath.Join(tl.env["HOME"], "glovebox.yaml")
