@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -141,6 +142,46 @@ func TestLateResult(t *testing.T) {
 			t.Errorf("%+v, %v, after %v", o, waited, time.Since(begun))
 		}
 	})
+}
+
+// TestCancelAgain: a cancellation that comes before the run is passed on again.
+func TestCancelAgain(t *testing.T) {
+	dir, err := os.MkdirTemp("", "client")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	l, err := net.Listen("unix", filepath.Join(dir, "sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked, canceled := 0, make(chan struct{})
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == "POST" {
+			<-canceled
+			io.WriteString(w, `{"id":"run_1","status":"canceled"}`)
+			return
+		}
+		if asked++; asked < 3 { // one at a time
+			w.WriteHeader(404)
+			io.WriteString(w, `{"error":{"code":"not_found"}}`)
+			return
+		}
+		w.WriteHeader(202)
+		close(canceled)
+	})}
+	ended := make(chan error)
+	go func() { ended <- server.Serve(l) }()
+	c := New(Config{Socket: filepath.Join(dir, "sock"), UID: os.Getuid()})
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	res, err := c.Run(ctx, owner1, glovebox.Request{Code: "1"}, nil)
+	if err != nil || res.Status != glovebox.StatusCanceled || asked != 3 {
+		t.Errorf("%+v, %v, asked %d times", res, err, asked)
+	}
+	c.Close()
+	server.Close()
+	<-ended
 }
 
 func FuzzListen(f *testing.F) {
