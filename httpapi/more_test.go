@@ -92,13 +92,15 @@ func (w *stuckWriter) SetWriteDeadline(at time.Time) error {
 // TestPanic: a fault in the service ends one connection, is logged, and leaves no run behind.
 func TestPanic(t *testing.T) {
 	w := newWorld(t)
-	w.run = func(context.Context, glovebox.Principal, glovebox.Request, glovebox.Sink) (*glovebox.Result, error) {
-		panic("fault")
+	w.run = func(ctx context.Context, who glovebox.Principal, req glovebox.Request, s glovebox.Sink) (*glovebox.Result, error) {
+		if req.Code == "panic" {
+			panic("fault")
+		}
+		return plainRun(ctx, who, req, s)
 	}
-	if _, err := w.client.Run(t.Context(), owner, glovebox.Request{Code: "1"}, nil); err == nil {
+	if _, err := w.client.Run(t.Context(), owner, glovebox.Request{Code: "panic"}, nil); err == nil {
 		t.Error("there is a result")
 	}
-	w.run = plainRun
 	if _, err := w.client.Run(t.Context(), owner, glovebox.Request{Code: "1"}, nil); err != nil {
 		t.Error(err)
 	}
