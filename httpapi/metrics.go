@@ -20,8 +20,8 @@ type Metric struct {
 // Label is one of a Metric's.
 type Label struct{ Name, Value string }
 
-// showMetrics tells what Config.Metrics has, in the text format of Prometheus (version 0.0.4), numbers of one name after each
-// other. That is written here: the usual library would cost each start of the program more than all of this package.
+// showMetrics tells what Config.Metrics has, in the text format of Prometheus (version 0.0.4), numbers of one name after
+// each other. That is written here: the usual library would cost each start of the program more than all of this package.
 func (c *call) showMetrics() error {
 	if c.cfg.Metrics == nil {
 		return unbuilt("/metrics", "docs/serve.md lists what there is")
