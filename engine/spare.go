@@ -181,8 +181,8 @@ func (e *Engine) spareInputs(_ context.Context, id, below string) (string, func(
 	return dir, remove, nil
 }
 
-// takeSpare takes a sandbox that is ready, or forks one, where it serves the run as one of its own would. It waits for nobody
-// else's.
+// takeSpare takes a sandbox that is ready, or forks one, where it serves the run as one of its own would. It waits for
+// nobody else's.
 func (r *run) takeSpare(ctx context.Context) {
 	w, g := r.ready(), r.decision.Grant
 	if w == nil || r.share == nil {

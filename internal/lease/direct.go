@@ -10,8 +10,8 @@ import (
 )
 
 // Fork makes a sandbox of a kind for a run with so much memory that found no spare, where there is a template to fork it
-// from: that costs less than half of a start from nothing. It waits for nobody else's. Nil: the run starts cold. Whoever has the
-// Lease closes it.
+// from: that costs less than half of a start from nothing. It waits for nobody else's. Nil: the run starts cold. Whoever
+// has the Lease closes it.
 func (p *Pool) Fork(ctx context.Context, kind Kind, memory glovebox.Size) *Lease {
 	sp := &spare{id: newID(), start: "fork", memory: ForkMemory, left: make(chan struct{}), born: time.Now()}
 	p.mu.Lock()
