@@ -34,8 +34,9 @@ func poolMetrics(st lease.Stats) []httpapi.Metric {
 		{Name: "glovebox_pool_templates", Help: "Interpreters that sandboxes are forked from.", Value: float64(st.Templates)},
 	}
 	for _, reason := range slices.Sorted(maps.Keys(st.Discarded)) {
-		list = append(list, httpapi.Metric{Name: "glovebox_pool_discarded_total", Help: "Sandboxes that were ready and nobody got.",
-			Labels: []httpapi.Label{{Name: "reason", Value: reason}}, Value: float64(st.Discarded[reason])})
+		list = append(list, httpapi.Metric{Name: "glovebox_pool_discarded_total",
+			Help: "Sandboxes that were ready and nobody got.", Value: float64(st.Discarded[reason]),
+			Labels: []httpapi.Label{{Name: "reason", Value: reason}}})
 	}
 	ready := func(name, help string, value func(lease.KindStats) float64) {
 		for _, k := range st.Kinds {
