@@ -88,9 +88,9 @@ func TestSpareFailsForGood(t *testing.T) {
 	})
 	t.Run("the spare cannot be closed", func(t *testing.T) {
 		w := newWarm(t, func(context.Context, *drivertest.Proc) driver.Exit { t.Error("it runs"); return driver.Exit{} }, nil)
-		var broken atomic.Bool
+		var exec, shut atomic.Bool
 		w.failing(func(step string) error {
-			if step == "exec" || step == "close" && broken.CompareAndSwap(false, true) {
+			if step == "exec" && !exec.Swap(true) || step == "close" && !shut.Swap(true) {
 				return errors.New("broken")
 			}
 			return nil
@@ -100,6 +100,29 @@ func TestSpareFailsForGood(t *testing.T) {
 			t.Errorf("error = %v", err)
 		}
 	})
+}
+
+// loser ends all that waits as soon as a run is about to be released.
+type loser struct{ *drivertest.Fake }
+
+func (l loser) Event(e glovebox.Event) {
+	if e.Kind == "start" {
+		for _, id := range l.Held() {
+			l.Lose(id)
+		}
+	}
+}
+
+// TestSpareIsLost between its taking and the release of the code.
+func TestSpareIsLost(t *testing.T) {
+	w := newWarm(t, nil, nil)
+	res, err := w.Run(t.Context(), owner, glovebox.Request{Code: "x"}, loser{w.fake})
+	if err != nil || !res.OK || res.Start != "cold" {
+		t.Fatalf("result %+v, error %v", res, err)
+	}
+	if slices.Contains(w.fake.Calls(), "resize") {
+		t.Error("what was lost was used")
+	}
 }
 
 // greedy is a driver whose held sandboxes read their input and then fail.
@@ -217,7 +240,7 @@ func TestSparesGiveWay(t *testing.T) {
 	w := newWarm(t, nil, func(c *Config) { c.Image = fakeImage{} })
 	begun := time.Now()
 	res := w.run(glovebox.Request{Code: "x", Limits: glovebox.Limits{Memory: 4 * glovebox.GiB}})
-	if !res.OK || time.Since(begun) > 5*time.Second || *res.Usage.QueueMS == 0 {
+	if !res.OK || time.Since(begun) > 900*time.Millisecond || *res.Usage.QueueMS == 0 {
 		t.Errorf("%s after %v, queued %d ms", res.Status, time.Since(begun), *res.Usage.QueueMS)
 	}
 }
@@ -263,6 +286,7 @@ func TestSpareFoldersAreSwept(t *testing.T) {
 // TestTeardownIsBounded: a flood of runs whose sandboxes do not go away leaves no more of them than the bound, beside those
 // that callers wait for.
 func TestTeardownIsBounded(t *testing.T) {
+	const bound = 8
 	for name, pool := range map[string]Pool{"cold": {}, "warm": {Spares: 4, Forks: true}} {
 		t.Run(name, func(t *testing.T) {
 			stuck := make(chan struct{})
@@ -272,20 +296,22 @@ func TestTeardownIsBounded(t *testing.T) {
 				}
 				return nil
 			}}
-			e, err := New(Config{DataDir: t.TempDir(), Drivers: []driver.Driver{fake}, Image: fakeImage{}, RuntimeDir: t.TempDir(),
-				MemoryBudget: 4 * glovebox.GiB, Pool: pool})
+			cfg := Config{DataDir: t.TempDir(), Drivers: []driver.Driver{fake}, Image: fakeImage{}, RuntimeDir: t.TempDir(),
+				MemoryBudget: 4 * glovebox.GiB, Pool: pool}
+			cfg.Policy.Limits.Default = glovebox.Limits{Memory: 65 * glovebox.MiB, Disk: glovebox.MiB}
+			e, err := New(cfg)
 			if err != nil {
 				t.Fatal(err)
 			}
-			const callers = 8
+			e.teardown = make(chan struct{}, bound)
+			const callers = 4
 			var all sync.WaitGroup
 			var done atomic.Int64
 			ctx, cancel := context.WithCancel(t.Context())
 			for range callers {
 				all.Go(func() {
 					for ctx.Err() == nil {
-						req := glovebox.Request{Code: "x", Limits: glovebox.Limits{Memory: 65 * glovebox.MiB, Disk: glovebox.MiB}}
-						if _, err := e.Run(ctx, owner, req, nil); err == nil {
+						if _, err := e.Run(ctx, owner, glovebox.Request{Code: "x"}, nil); err == nil {
 							done.Add(1)
 						}
 					}
@@ -300,8 +326,8 @@ func TestTeardownIsBounded(t *testing.T) {
 					out++
 				}
 			}
-			if done.Load() == 0 || out > maxTeardown+callers {
-				t.Errorf("%d runs ended and %d sandboxes are left, at a bound of %d", done.Load(), out, maxTeardown)
+			if done.Load() == 0 || out > bound+callers {
+				t.Errorf("%d runs ended and %d sandboxes are left, at a bound of %d", done.Load(), out, bound)
 			}
 			t.Logf("%d runs ended, %d sandboxes are left", done.Load(), out)
 			close(stuck)

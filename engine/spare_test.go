@@ -141,6 +141,9 @@ func TestStart(t *testing.T) {
 			if res.Start != tt.want || !res.OK {
 				t.Errorf("start = %s (%s), want %s", res.Start, res.Status, tt.want)
 			}
+			if st := w.PoolStats(); tt.want == "cold" && st.Taken > 0 || strings.Contains(w.log.b.String(), "starts cold") {
+				t.Errorf("a spare was taken in vain: %+v", st)
+			}
 			if res.Posture == nil || res.Usage.StartMS == nil {
 				t.Errorf("result = %+v", res)
 			}
@@ -170,6 +173,22 @@ func TestStart(t *testing.T) {
 				t.Errorf("starts = %v", starts)
 			}
 		})
+	}
+}
+
+// TestTenants: what is ready for one is not for another.
+func TestTenants(t *testing.T) {
+	w := newWarm(t, nil, nil)
+	other := glovebox.Principal{Tenant: "other", Name: "x"}
+	for _, want := range []string{"cold", "fork"} {
+		res, err := w.Run(t.Context(), other, glovebox.Request{Code: "x"}, nil)
+		if err != nil || res.Start != want {
+			t.Errorf("result %+v, error %v, want a start that is %s", res, err, want)
+		}
+		w.settle()
+	}
+	if n := len(w.fake.Templates()); n != 3 { // two of the first, for both sets of modules
+		t.Errorf("%d templates", n)
 	}
 }
 

@@ -56,12 +56,13 @@ func TestRunsComeFirst(t *testing.T) {
 		want time.Duration // that it waits
 		left int           // spares, of eight
 	}{
-		"nobody asks":            {false, 128 * mib, grace, 6},
-		"somebody asks":          {true, 128 * mib, patience, 6},
-		"it would never fit":     {false, glovebox.GiB + 576*mib, 0, 7},
-		"nor if somebody asks":   {true, glovebox.GiB + 576*mib, 0, 6}, // one is given out and not replaced for a while
-		"it needs all there is":  {false, 2 * glovebox.GiB, 0, 0},
-		"a moment is not enough": {false, 64 * mib, grace / 2, 8},
+		"nobody asks":                {false, 128 * mib, grace, 6},
+		"somebody asks":              {true, 128 * mib, patience, 6},
+		"for as much as a spare has": {true, 64 * mib, patience, 7},
+		"it would never fit":         {false, glovebox.GiB + 576*mib, 0, 7},
+		"nor if somebody asks":       {true, glovebox.GiB + 576*mib, 0, 6}, // one is given out and not replaced for a while
+		"it needs all there is":      {false, 2 * glovebox.GiB, 0, 0},
+		"a moment is not enough":     {false, 64 * mib, grace / 2, 8},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, Config{Min: 8}, 2*glovebox.GiB, func(w *world) {

@@ -136,6 +136,25 @@ func TestTarget(t *testing.T) {
 	})
 }
 
+// TestIdle: however many there are, few are left after a minute.
+func TestIdle(t *testing.T) {
+	inBubble(t, Config{Max: 400}, 2*glovebox.GiB, func(w *world) {
+		w.failing(func(string) error { return errors.New("broken") })
+		for range 10 {
+			w.Take(w.kind(), 512*mib)
+			settled(growEvery)
+		}
+		w.failing(nil)
+		settled(2 * time.Second)
+		for len(w.fake.Held()) < 400 {
+			w.close(w.take(w.kind()))
+			settled(100 * time.Millisecond)
+		}
+		settled(61 * time.Second)
+		w.ready(2)
+	})
+}
+
 // TestKeep: what is configured stays ready when nobody asks.
 func TestKeep(t *testing.T) {
 	inBubble(t, Config{Min: 3}, 2*glovebox.GiB, func(w *world) {

@@ -27,7 +27,6 @@ type template struct {
 	uses       int // forks that were begun
 	live       int // those of them that are not closed
 	closing    bool
-	left       chan struct{} // closed when it begins to be closed
 }
 
 // spent tells that nothing more is forked from it.
@@ -44,7 +43,7 @@ func (t *template) worn(now time.Time) bool {
 func (p *Pool) brew(s *shelf) {
 	p.brewing, s.brewing = true, true
 	past := p.mayPass(TemplateMemory)
-	t := &template{id: newID(), left: make(chan struct{}), share: p.claim(TemplateMemory)}
+	t := &template{id: newID(), share: p.claim(TemplateMemory)}
 	p.work.Go(func() {
 		err := p.buildTemplate(&s.kind, t, past)
 		p.mu.Lock()
@@ -72,9 +71,7 @@ func (p *Pool) brew(s *shelf) {
 		s.template = t
 		if p.closed || s.gone || s.target == 0 {
 			p.retire(s)
-			return
 		}
-		p.work.Go(func() { p.watch(s, t) })
 	})
 }
 
@@ -97,22 +94,6 @@ func (p *Pool) buildTemplate(kind *Kind, t *template, past bool) (err error) {
 		return errors.Join(err, p.undo(t.remove))
 	}
 	return nil
-}
-
-// watch waits for the end of a template.
-func (p *Pool) watch(s *shelf, t *template) {
-	select {
-	case <-t.left:
-		return
-	case <-t.box.Ended():
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if s.template == t {
-		p.retire(s)
-		p.failed(s, time.Now(), "keep a template", errors.New("it has ended"))
-	}
-	p.stir()
 }
 
 // retire forks no more from a shelf's template. It is closed after the last of its forks; p.mu is held.
@@ -142,7 +123,6 @@ func (p *Pool) closeTemplate(t *template) {
 		return
 	}
 	t.closing = true
-	close(t.left)
 	p.work.Go(func() {
 		err := p.undo(func(ctx context.Context) error { return errors.Join(t.box.Close(ctx), t.remove(ctx)) })
 		p.mu.Lock()
