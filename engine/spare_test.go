@@ -153,6 +153,10 @@ func TestStart(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestPoolOff: what is not configured is not there.
+func TestPoolOff(t *testing.T) {
 	for name, pool := range map[string]Pool{"none": {}, "fresh": {Spares: 4}} {
 		t.Run("pool "+name, func(t *testing.T) {
 			e, err := New(Config{DataDir: t.TempDir(), Drivers: []driver.Driver{&drivertest.Fake{}}, Image: fakeImage{}, RuntimeDir: t.TempDir(),

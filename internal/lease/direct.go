@@ -34,7 +34,7 @@ func (p *Pool) Fork(ctx context.Context, kind Kind, memory glovebox.Size) *Lease
 		return &Lease{Sandbox: sp.box, ID: sp.id, Inputs: sp.inputs, Start: sp.start, pool: p, spare: sp}
 	}
 	if ctx.Err() == nil {
-		p.failed(s, time.Now(), "fork a sandbox for a run", err)
+		p.spareFailed(s, time.Now(), "fork a sandbox for a run", err)
 	}
 	p.returned(sp)
 	return nil

@@ -77,11 +77,7 @@ type shelf struct {
 	brewing  bool      // another is being made
 	held     bool      // the driver has no templates for it: its spares load their modules themselves
 
-	failures int
-	failed   time.Time
-	again    time.Time // nothing is made before
-
-	noRoom, noTemplate time.Time // no memory is looked for before, for a spare and for a template
+	spareTries, templateTries tries
 
 	taken, empty int64
 }
@@ -114,14 +110,19 @@ func (s *shelf) attrs() []any {
 		slog.String("lang", s.kind.Hold.Lang), slog.Int("modules", len(s.kind.Hold.Modules))}
 }
 
-// note counts a failure. What fails is tried again after a second, then after twice as long each time, up to a minute. It
-// tells whether it is the first of its row.
-func (s *shelf) note(now time.Time) (first bool) {
+// tries are those to make a spare, or a template.
+type tries struct {
+	failures int       // in a row
+	again    time.Time // nothing is made before
+	noRoom   time.Time // no memory is looked for before
+}
+
+// note counts a failure. What fails is tried again after a second, then after twice as long each time, up to a minute.
+func (t *tries) note(now time.Time) {
 	pause := lastPause
-	if s.failures < 6 {
-		pause = min(firstPause<<s.failures, lastPause)
+	if t.failures < 6 {
+		pause = min(firstPause<<t.failures, lastPause)
 	}
-	s.failures++
-	s.failed, s.again = now, now.Add(pause)
-	return s.failures == 1
+	t.failures++
+	t.again = now.Add(pause)
 }

@@ -65,11 +65,7 @@ func (p *Pool) make(s *shelf) {
 		}
 		if err != nil {
 			p.there--
-			if errors.Is(err, errNoRoom) {
-				s.noRoom = now.Add(noRoomPause)
-			} else {
-				p.failed(s, now, "make a spare", err)
-			}
+			p.spareFailed(s, now, "make a spare", err)
 			if sp.of != nil {
 				p.leave(sp.of)
 			}
@@ -133,7 +129,7 @@ func (p *Pool) place(s *shelf, sp *spare, now time.Time) {
 			if other == sp {
 				s.spares = append(s.spares[:i], s.spares[i+1:]...)
 				p.discard(s, sp, "lost")
-				p.failed(s, time.Now(), "keep a spare", errors.New("its interpreter has ended"))
+				p.spareFailed(s, time.Now(), "keep a spare", errors.New("its interpreter has ended"))
 				p.stir()
 				return
 			}
@@ -162,22 +158,31 @@ func (p *Pool) discard(s *shelf, sp *spare, reason string) {
 	})
 }
 
-// failed counts what could not be made; p.mu is held.
-func (p *Pool) failed(s *shelf, now time.Time, what string, err error) {
-	if p.closed {
+// spareFailed counts a spare that could not be made or kept, which may be its template's fault; p.mu is held.
+func (p *Pool) spareFailed(s *shelf, now time.Time, what string, err error) {
+	p.failed(s, &s.spareTries, now, what, err)
+	if n := s.spareTries.failures; n > 0 && n%templateFails == 0 {
+		p.retire(s)
+	}
+}
+
+// failed counts what could not be made, and tells the first of a row; p.mu is held.
+func (p *Pool) failed(s *shelf, t *tries, now time.Time, what string, err error) {
+	switch {
+	case p.closed:
+		return
+	case errors.Is(err, errNoRoom):
+		t.noRoom = now.Add(noRoomPause)
 		return
 	}
 	p.counts.Failed++
-	first := s.note(now)
+	t.note(now)
 	attrs := append(s.attrs(), "err", err)
-	if first {
+	if t.failures == 1 {
 		p.log.Warn(what+": runs start cold meanwhile", attrs...)
-	} else {
-		p.log.Debug(what, attrs...)
+		return
 	}
-	if s.failures%templateFails == 0 { // it may be the template's fault
-		p.retire(s)
-	}
+	p.log.Debug(what, attrs...)
 }
 
 // take takes memory of the budget.

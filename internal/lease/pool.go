@@ -183,7 +183,7 @@ func (p *Pool) Take(kind Kind, memory glovebox.Size) *Lease {
 		sp.share = nil // the run's own covers it
 		p.there--
 		s.taken++
-		s.failures = 0
+		s.spareTries = tries{}
 		p.counts.Taken++
 		p.out++
 		return &Lease{Sandbox: sp.box, ID: sp.id, Inputs: sp.inputs, Start: sp.start, pool: p, spare: sp}

@@ -252,6 +252,25 @@ func TestAge(t *testing.T) {
 	})
 }
 
+// TestAgeAtTake: also where the loop has not looked yet.
+func TestAgeAtTake(t *testing.T) {
+	inBubble(t, Config{}, 2*glovebox.GiB, func(w *world) {
+		w.Keep(w.kind())
+		settled(time.Second)
+		w.Pool.mu.Lock()
+		for _, s := range w.shelves {
+			for _, sp := range s.spares {
+				sp.born = sp.born.Add(-maxAge)
+			}
+		}
+		w.Pool.mu.Unlock()
+		if l := w.Take(w.kind(), 512*mib); l != nil {
+			w.Errorf("one of %v is given out", time.Since(l.spare.born))
+		}
+		w.discarded("age", 2)
+	})
+}
+
 // TestLost: what ended while it waited serves nobody.
 func TestLost(t *testing.T) {
 	inBubble(t, Config{}, 2*glovebox.GiB, func(w *world) {

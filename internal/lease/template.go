@@ -54,19 +54,16 @@ func (p *Pool) brew(s *shelf) {
 		if err != nil {
 			p.settle(t.share, TemplateMemory, errors.Is(err, driver.ErrLeftBehind))
 			var known *glovebox.Error
-			if errors.Is(err, errNoRoom) {
-				s.noTemplate = now.Add(lookAt)
-				return
-			}
 			if errors.As(err, &known) && known.Code == glovebox.CodeUnavailable && !p.closed {
 				s.held = true
 				p.log.Warn("nothing can be forked here: each spare loads its modules itself", append(s.attrs(), "err", err)...)
 				return
 			}
-			p.failed(s, now, "make a template", err)
+			p.failed(s, &s.templateTries, now, "make a template", err)
 			return
 		}
 		t.born = now
+		s.templateTries = tries{}
 		p.retire(s)
 		s.template = t
 		if p.closed || s.gone || s.target == 0 {

@@ -1,7 +1,9 @@
 package lease
 
 import (
+	"errors"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -49,6 +51,33 @@ func TestTemplateUses(t *testing.T) {
 		settled(time.Second)
 		if now := w.fake.Templates(); len(now) > 2 || now[0] == first[0] {
 			w.Errorf("templates %v are left with none of its forks", now)
+		}
+	})
+}
+
+// TestTemplateUsedUp: where there is no successor nothing more is forked.
+func TestTemplateUsedUp(t *testing.T) {
+	inBubble(t, Config{}, roomy, func(w *world) {
+		var made atomic.Bool
+		w.failing(func(step string) error {
+			if step == "template" && made.Swap(true) {
+				return errors.New("broken")
+			}
+			return nil
+		})
+		k := w.forked()
+		w.Keep(k)
+		settled(time.Second)
+		taken := 0
+		for range 2 * templateUses {
+			if l := w.Take(k, 512*mib); l != nil {
+				taken++
+				w.close(l)
+			}
+			settled(time.Millisecond)
+		}
+		if taken != templateUses {
+			w.Errorf("%d forks of one template, want %d", taken, templateUses)
 		}
 	})
 }

@@ -140,7 +140,7 @@ func (p *Pool) adapt(s *shelf, now time.Time) {
 		s.target = min(s.target, p.cfg.Min)
 	case now.Sub(s.measured) >= measure:
 		s.target = max(min(s.target, p.cfg.Min), s.target-(s.low+1)/2)
-		s.measured, s.low = now, len(s.spares)
+		s.measured, s.low = now, min(len(s.spares), s.target)
 	}
 	if t := s.template; t != nil && t.spent(now) {
 		p.retire(s)
@@ -280,12 +280,12 @@ func (p *Pool) neediest(now time.Time) (best *shelf, wait time.Duration) {
 			continue
 		}
 		u := s.urgent(now)
-		pause := s.again.Sub(now)
+		pause := s.spareTries.again.Sub(now)
 		if 2*len(s.spares) > s.target {
 			pause = max(pause, s.asked.Add(courtesy).Sub(now))
 		}
 		if !p.reserves(s.memory()) {
-			pause = max(pause, s.noRoom.Sub(now))
+			pause = max(pause, s.spareTries.noRoom.Sub(now))
 		}
 		if !u {
 			pause = max(pause, p.rest.Sub(now))
@@ -309,7 +309,7 @@ func (p *Pool) neediest(now time.Time) (best *shelf, wait time.Duration) {
 }
 
 func (p *Pool) needsTemplate(s *shelf, now time.Time) bool {
-	pause := now.Before(s.again) || now.Before(s.noTemplate) && !p.reserves(TemplateMemory)
+	pause := now.Before(s.templateTries.again) || now.Before(s.templateTries.noRoom) && !p.reserves(TemplateMemory)
 	return s.forks() && s.target > 0 && !s.brewing && !pause && (s.template == nil || s.template.worn(now)) &&
 		(p.fits(TemplateMemory) || p.reserves(TemplateMemory))
 }
