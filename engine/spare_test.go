@@ -79,12 +79,12 @@ func (w *warmWorld) failing(fail func(step string) error) {
 	w.fail = fail
 }
 
-// settle waits until every kind has a spare.
+// settle waits until every kind has its spares.
 func (w *warmWorld) settle() {
 	w.t.Helper()
 	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
 		st := w.PoolStats()
-		if len(st.Kinds) > 0 && !slices.ContainsFunc(st.Kinds, func(k lease.KindStats) bool { return k.Ready == 0 }) {
+		if len(st.Kinds) > 0 && !slices.ContainsFunc(st.Kinds, func(k lease.KindStats) bool { return k.Ready < min(k.Target, 2) || k.Making > 0 }) {
 			return
 		}
 		if time.Now().After(deadline) {

@@ -13,6 +13,9 @@ import (
 // from: that costs less than half of a start from nothing. It waits for nobody else's. Nil: the run starts cold. Whoever
 // has the Lease closes it.
 func (p *Pool) Fork(ctx context.Context, kind Kind, memory glovebox.Size) *Lease {
+	if ctx.Err() != nil {
+		return nil
+	}
 	sp := &spare{id: newID(), start: "fork", memory: ForkMemory, left: make(chan struct{}), born: time.Now()}
 	p.mu.Lock()
 	s := p.shelves[kind.key()]
@@ -33,16 +36,15 @@ func (p *Pool) Fork(ctx context.Context, kind Kind, memory glovebox.Size) *Lease
 		p.counts.Direct++
 		return &Lease{Sandbox: sp.box, ID: sp.id, Inputs: sp.inputs, Start: sp.start, pool: p, spare: sp}
 	}
-	if ctx.Err() == nil {
-		p.spareFailed(s, time.Now(), "fork a sandbox for a run", err)
-	}
+	p.spareFailed(s, time.Now(), "fork a sandbox for a run", err)
 	p.returned(sp)
 	return nil
 }
 
-// buildNow makes sp, whose memory is the run's. On error all of it is given back.
+// buildNow makes sp, whose memory is the run's, also when the run is cancelled meanwhile: whoever gives up waiting for a
+// fork ends its template, and with that the sandboxes of other runs. On error all of it is given back.
 func (p *Pool) buildNow(ctx context.Context, kind *Kind, sp *spare) (err error) {
-	ctx, stop := context.WithTimeout(ctx, makeLimit)
+	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), makeLimit)
 	defer stop()
 	if sp.inputs, sp.remove, err = p.cfg.Inputs(ctx, sp.id, sp.of.inputs); err != nil {
 		return err

@@ -9,7 +9,7 @@ import (
 
 // TestFork forks where nothing is ready, but only from a template that is there and good.
 func TestFork(t *testing.T) {
-	inBubble(t, Config{Min: 1, Max: 1}, 8192*mib, func(w *world) {
+	inBubble(t, Config{Min: 1, Max: 1}, roomy, func(w *world) {
 		if w.Fork(w.Context(), w.forked(), 512*mib) != nil {
 			t.Error("it forked a kind that nobody asked for")
 		}
@@ -48,20 +48,39 @@ func TestFork(t *testing.T) {
 			t.Error("it forks for who has gone")
 		}
 		w.failing(nil)
+		forks := map[*template]int{}
 		for range 2 * templateUses {
 			if l := w.Fork(w.Context(), w.forked(), 512*mib); l != nil {
+				forks[l.spare.of]++
 				w.close(l)
 			}
 		}
-		if n := w.Stats().Direct; n > templateUses {
-			t.Errorf("%d forks of one template", n)
+		for _, n := range forks {
+			if n > templateUses {
+				t.Errorf("%d forks of one template", n)
+			}
 		}
+	})
+}
+
+// TestForkIsNotGivenUp: to give up in the midst of it would end the template, and with that the sandboxes of other runs.
+func TestForkIsNotGivenUp(t *testing.T) {
+	inBubble(t, Config{Min: 1, Max: 1}, roomy, func(w *world) {
+		w.Keep(w.forked())
+		settled(time.Minute)
+		ctx, cancel := context.WithCancel(w.Context())
+		w.failing(func(string) error { cancel(); return nil })
+		l := w.Fork(ctx, w.forked(), 512*mib)
+		if l == nil {
+			w.Fatal("it was")
+		}
+		w.close(l)
 	})
 }
 
 // TestForkKeepsTheTemplate: a template is not closed before what was forked on the spot is, whatever ends.
 func TestForkKeepsTheTemplate(t *testing.T) {
-	inBubble(t, Config{Min: 1, Max: 1}, 8192*mib, func(w *world) {
+	inBubble(t, Config{Min: 1, Max: 1}, roomy, func(w *world) {
 		w.Keep(w.forked())
 		settled(time.Minute)
 		l := w.Fork(w.Context(), w.forked(), 512*mib)
