@@ -29,8 +29,15 @@ func (p *Pool) Fork(ctx context.Context, kind Kind, memory glovebox.Size) *Lease
 	p.out++ // so that Close waits
 	p.mu.Unlock()
 	err := p.buildNow(ctx, &s.kind, sp)
+	lives := errors.Is(err, driver.ErrLeftBehind)
+	if lives { // beyond the run and its memory, until the budget's engine is closed
+		_, _ = p.take(ForkMemory, true)
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if lives {
+		p.held += ForkMemory
+	}
 	close(sp.left)
 	if err == nil {
 		p.counts.Direct++

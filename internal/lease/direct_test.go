@@ -5,6 +5,8 @@ import (
 	"errors"
 	"testing"
 	"time"
+
+	"glovebox/driver"
 )
 
 // TestFork forks where nothing is ready, but only from a template that is there and good.
@@ -96,5 +98,26 @@ func TestForkKeepsTheTemplate(t *testing.T) {
 		if err := <-closed; err != nil {
 			t.Error(err)
 		}
+	})
+}
+
+// TestForkLeftBehind: memory of what may still live stays taken, whatever becomes of the run.
+func TestForkLeftBehind(t *testing.T) {
+	inBubble(t, Config{Min: 1, Max: 1}, roomy, func(w *world) {
+		w.Keep(w.forked())
+		settled(time.Minute)
+		w.failing(func(step string) error {
+			if step == "fork" {
+				return driver.ErrLeftBehind
+			}
+			return nil
+		})
+		if w.Fork(w.Context(), w.forked(), 512*mib) != nil {
+			w.Error("it forked")
+		}
+		if err := w.Close(w.Context()); err != nil {
+			w.Error(err)
+		}
+		w.holds(ForkMemory)
 	})
 }
