@@ -69,15 +69,15 @@ func TestTemplateUsedUp(t *testing.T) {
 		w.Keep(k)
 		settled(time.Second)
 		taken := 0
-		for range 2 * templateUses {
+		for range 2 * templateMost {
 			if l := w.Take(k, 512*mib); l != nil {
 				taken++
 				w.close(l)
 			}
 			settled(time.Millisecond)
 		}
-		if taken != templateUses {
-			w.Errorf("%d forks of one template, want %d", taken, templateUses)
+		if taken != templateMost {
+			w.Errorf("%d forks of one template, want %d", taken, templateMost)
 		}
 	})
 }
