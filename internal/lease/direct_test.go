@@ -51,14 +51,14 @@ func TestFork(t *testing.T) {
 		}
 		w.failing(nil)
 		forks := map[*template]int{}
-		for range 2 * templateMost {
+		for range 2 * templateUses {
 			if l := w.Fork(w.Context(), w.forked(), 512*mib); l != nil {
 				forks[l.spare.of]++
 				w.close(l)
 			}
 		}
 		for _, n := range forks {
-			if n > templateMost {
+			if n > templateUses {
 				t.Errorf("%d forks of one template", n)
 			}
 		}

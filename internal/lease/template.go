@@ -14,8 +14,7 @@ import (
 // the more could be learnt of that.
 const (
 	templateUses  = 200
-	templateMost  = 2 * templateUses // where its successor is not there yet, as when all memory is taken
-	templateFails = 3                // in a row
+	templateFails = 3 // in a row
 )
 
 // template is an interpreter of which spares are forks. The pool's mutex guards what changes.
@@ -32,7 +31,7 @@ type template struct {
 
 // spent tells that nothing more is forked from it.
 func (t *template) spent(now time.Time) bool {
-	return t.uses >= templateMost || now.Sub(t.born) >= maxAge || over(t.box.Ended())
+	return t.uses >= templateUses || now.Sub(t.born) >= maxAge || over(t.box.Ended())
 }
 
 // worn tells that the next one should be made.

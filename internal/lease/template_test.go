@@ -69,15 +69,15 @@ func TestTemplateUsedUp(t *testing.T) {
 		w.Keep(k)
 		settled(time.Second)
 		taken := 0
-		for range 2 * templateMost {
+		for range 2 * templateUses {
 			if l := w.Take(k, 512*mib); l != nil {
 				taken++
 				w.close(l)
 			}
 			settled(time.Millisecond)
 		}
-		if taken != templateMost {
-			w.Errorf("%d forks of one template, want %d", taken, templateMost)
+		if taken != templateUses {
+			w.Errorf("%d forks of one template, want %d", taken, templateUses)
 		}
 	})
 }
