@@ -79,7 +79,8 @@ type Command struct {
 
 // Sandbox is one live isolated environment. It dies within a second of the process that started it, however that ends.
 type Sandbox interface {
-	// Exec releases code into the sandbox and starts it. One process at a time. An error means that nothing was started.
+	// Exec releases code into the sandbox and starts it. One process at a time. An error means that nothing was started,
+	// unless it is ErrReleased too.
 	Exec(ctx context.Context, cmd Command) (Process, error)
 	// Open opens a file or folder of the sandbox read-only, without following any link, blocking on a fifo or touching a
 	// device: the path is relative to /outputs, and what is not a regular file or a folder yields ErrNotRegular. Only

@@ -109,8 +109,8 @@ func (w *ready) kind(d driver.Warmer, tenant, lang string, cmd driver.Command, c
 	}
 	identity := w.image.Identity()
 	name, _, _ := strings.Cut(identity, "@")
-	return lease.Kind{Driver: d, Tenant: tenant, Image: name, Identity: identity, Root: w.image.Root(), Limits: w.limits,
-		Hold: hold, Fork: w.forks && lang == "python" && g.Trust != glovebox.TrustHostile}
+	return lease.Kind{Driver: d, Tenant: tenant, Trust: g.Trust, Image: name, Identity: identity, Root: w.image.Root(),
+		Limits: w.limits, Hold: hold, Fork: w.forks && lang == "python" && g.Trust != glovebox.TrustHostile}
 }
 
 // serves tells whether a sandbox that was made before could be just what a request asks for: its interpreter was started
@@ -212,7 +212,7 @@ func (r *run) exec(ctx context.Context) error {
 		return r.letGo(ctx)
 	}
 	err := r.execSpare(ctx)
-	if err == nil || ctx.Err() != nil || r.stdin.begun() {
+	if err == nil || ctx.Err() != nil || r.stdin.begun() || errors.Is(err, driver.ErrReleased) {
 		return err
 	}
 	r.cfg.Log.Warn("use a spare: the run starts cold", "id", r.id, "spare", r.spare.ID, "err", err)
@@ -225,7 +225,7 @@ func (r *run) exec(ctx context.Context) error {
 	return r.letGo(ctx)
 }
 
-// execSpare releases the code into the spare. On error it was not.
+// execSpare releases the code into the spare. On error it was not, unless that is driver.ErrReleased too.
 func (r *run) execSpare(ctx context.Context) error {
 	if ended(r.spare.Sandbox.Lost()) {
 		return errors.New("the interpreter has ended while it waited")

@@ -102,6 +102,21 @@ func TestSpareFailsForGood(t *testing.T) {
 	})
 }
 
+// TestSpareThatMayHaveRun: code is never run twice.
+func TestSpareThatMayHaveRun(t *testing.T) {
+	w := newWarm(t, func(context.Context, *drivertest.Proc) driver.Exit { t.Error("it runs"); return driver.Exit{} }, nil)
+	w.failing(func(step string) error {
+		if step == "exec" {
+			return fmt.Errorf("broken: %w", driver.ErrReleased)
+		}
+		return nil
+	})
+	_, err := w.Run(t.Context(), owner, glovebox.Request{Code: "x"}, nil)
+	if codeOf(err) != glovebox.CodeInternal || slices.Contains(w.fake.Calls(), "start") {
+		t.Errorf("error = %v, calls %v", err, w.fake.Calls())
+	}
+}
+
 // loser ends all that waits as soon as a run is about to be released.
 type loser struct{ *drivertest.Fake }
 

@@ -195,11 +195,11 @@ func (s *sandbox) resume(ctx context.Context, cmd driver.Command, code *os.File)
 	r, err := s.ask(ctx, wire.Message{Resume: &wire.Resume{Args: bytesOf(extra), Env: bytesOf(cmd.Env), CodeName: cmd.CodeName,
 		Stdin: cmd.Stdin != nil}}, code)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("execute: %w", err), p.abort(ctx))
+		return nil, errors.Join(fmt.Errorf("execute: %w", err), driver.ErrReleased, p.abort(ctx))
 	}
 	if r.message.Resumed == nil {
 		wire.CloseAll(r.files)
-		return nil, errors.Join(errors.New("execute: unexpected answer"), p.abort(ctx))
+		return nil, errors.Join(errors.New("execute: unexpected answer"), driver.ErrReleased, p.abort(ctx))
 	}
 	if cmd.Stdin != nil {
 		go feed(stdin, cmd.Stdin)

@@ -219,8 +219,11 @@ func (t *template) note(s *sandbox, lives bool) {
 	}
 }
 
-// fork has the template make a copy of itself, with far as the control socket of the copy's init. Whoever gives up waiting
-// ends the template: an answer that comes late must not be taken for that of another order.
+// answerLimit bounds how long a template may take to make a copy of itself; it takes a millisecond or two.
+const answerLimit = 10 * time.Second
+
+// fork has the template make a copy of itself, with far as the control socket of the copy's init. One that does not answer
+// is ended, since an answer that comes late must not be taken for that of another order; that a caller gives up is no reason.
 func (t *template) fork(ctx context.Context, s *sandbox, far *os.File) (*initProcess, error) {
 	t.asking.Lock()
 	defer t.asking.Unlock()
@@ -242,6 +245,9 @@ func (t *template) fork(ctx context.Context, s *sandbox, far *os.File) (*initPro
 	if err := wire.SendFiles(t.channel, order, fds); err != nil {
 		return nil, fmt.Errorf("order a copy: %w", err)
 	}
+	late := errors.New("it did not answer in 10 s")
+	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), answerLimit, late)
+	defer cancel()
 	answer, files, err := t.receive(ctx)
 	if err != nil {
 		_ = t.box.init.kill()

@@ -111,7 +111,7 @@ var atStart = map[string][]string{
 	"": {"LANG", "LANGUAGE", "LC_*", "LD_*", "LOCPATH", "GCONV_PATH", "NLSPATH", "MALLOC_*", "GLIBC_*", "RES_OPTIONS",
 		"LOCALDOMAIN", "OPENSSL_*", "SSL_*"},
 	"python": {"HOME", "XDG_*", "PYTHONTZPATH", "MPL*", "OMP_*", "GOMP_*", "KMP_*", "MKL_*", "BLIS_*", "OPENBLAS_*", "GOTO_*",
-		"NPY_*", "NUMPY_*", "NUMEXPR_*", "PANDAS_*", "ARROW_*", "SQLITE_*"},
+		"NPY_*", "NUMPY_*", "NUMEXPR_*", "PANDAS_*", "ARROW_*", "SQLITE_*", "OPENPYXL_*", "VECLIB_*"},
 	"node": {"NODE_*", "UV_*", "ICU_*"},
 }
 

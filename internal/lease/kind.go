@@ -13,7 +13,7 @@ import (
 // Memory that is held for what is forked, and for what it is forked from.
 const (
 	ForkMemory     = 64 * glovebox.MiB
-	TemplateMemory = 512 * glovebox.MiB
+	TemplateMemory = 128 * glovebox.MiB // at least
 )
 
 // Kind is all that shapes a sandbox before it has code.
@@ -22,6 +22,8 @@ type Kind struct {
 	Driver driver.Warmer
 	// Tenant is whose boundary they are within: no spare and no template ever serves another's.
 	Tenant string
+	// Trust is where the code comes from. Forks of one template serve one degree of it.
+	Trust glovebox.Trust
 	// Policy counts the changes of the policy that allowed them. Spares of an earlier count are discarded.
 	Policy int
 	// Image and Identity are the runtime image's name and exact state. Spares of another state are discarded.
@@ -40,6 +42,7 @@ type Kind struct {
 type key struct {
 	rung                            glovebox.Isolation
 	tenant, image, identity, holder string
+	trust                           glovebox.Trust
 	policy                          int
 	limits                          glovebox.Limits
 	memory                          glovebox.Size
@@ -56,8 +59,12 @@ func (k *Kind) key() key {
 			b.WriteByte(0)
 		}
 	}
-	return key{k.Driver.Isolation(), k.Tenant, k.Image, k.Identity, b.String(), k.Policy, k.Limits, k.Hold.Memory, k.Fork}
+	return key{k.Driver.Isolation(), k.Tenant, k.Image, k.Identity, b.String(), k.Trust, k.Policy, k.Limits, k.Hold.Memory,
+		k.Fork}
 }
+
+// templateMemory is what its template holds: enough to load the modules.
+func (k *Kind) templateMemory() glovebox.Size { return max(TemplateMemory, k.Hold.Memory) }
 
 // shelf holds the spares of one kind. Its pool's mutex guards it.
 type shelf struct {

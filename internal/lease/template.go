@@ -23,6 +23,7 @@ type template struct {
 	box        driver.Template
 	remove     func(context.Context) error
 	share      *admission.Share
+	memory     glovebox.Size
 	born       time.Time
 	uses       int // forks that were begun
 	live       int // those of them that are not closed
@@ -36,14 +37,15 @@ func (t *template) spent(now time.Time) bool {
 
 // worn tells that the next one should be made.
 func (t *template) worn(now time.Time) bool {
-	return t.uses >= templateUses*3/4 || now.Sub(t.born) >= maxAge*3/4
+	return t.uses >= templateUses/2 || now.Sub(t.born) >= maxAge*3/4
 }
 
 // brew begins to make a template; p.mu is held.
 func (p *Pool) brew(s *shelf) {
 	p.brewing, s.brewing = true, true
-	past := p.mayPass(TemplateMemory)
-	t := &template{id: newID(), share: p.claim(TemplateMemory)}
+	memory := s.kind.templateMemory()
+	past := p.mayPass(memory)
+	t := &template{id: newID(), memory: memory, share: p.claim(memory)}
 	p.work.Go(func() {
 		err := p.buildTemplate(&s.kind, t, past)
 		p.mu.Lock()
@@ -52,7 +54,7 @@ func (p *Pool) brew(s *shelf) {
 		p.brewing, s.brewing = false, false
 		now := time.Now()
 		if err != nil {
-			p.settle(t.share, TemplateMemory, errors.Is(err, driver.ErrLeftBehind))
+			p.settle(t.share, memory, errors.Is(err, driver.ErrLeftBehind))
 			var known *glovebox.Error
 			if errors.As(err, &known) && known.Code == glovebox.CodeUnavailable && !p.closed {
 				s.held = true
@@ -76,7 +78,7 @@ func (p *Pool) buildTemplate(kind *Kind, t *template, past bool) (err error) {
 	ctx, stop := context.WithTimeout(p.life, brewLimit)
 	defer stop()
 	if t.share == nil {
-		if t.share, err = p.take(TemplateMemory, past); err != nil {
+		if t.share, err = p.take(t.memory, past); err != nil {
 			return err
 		}
 	}
@@ -84,7 +86,7 @@ func (p *Pool) buildTemplate(kind *Kind, t *template, past bool) (err error) {
 		return err
 	}
 	spec := driver.Spec{ID: t.id, Limits: kind.Limits, Root: kind.Root, Inputs: t.inputs}
-	spec.Limits.Memory = TemplateMemory
+	spec.Limits.Memory = t.memory
 	hold := kind.Hold
 	hold.Memory = ForkMemory
 	if t.box, err = kind.Driver.Template(ctx, spec, hold); err != nil {
@@ -129,9 +131,9 @@ func (p *Pool) closeTemplate(t *template) {
 		}
 		delete(p.retired, t)
 		if err == nil && !p.closed && time.Now().After(p.giving) {
-			p.reserve = append(p.reserve, reserved{t.share, TemplateMemory}) // for its successor, if one is missing
+			p.reserve = append(p.reserve, reserved{t.share, t.memory}) // for its successor, if one is missing
 		} else {
-			p.settle(t.share, TemplateMemory, err != nil)
+			p.settle(t.share, t.memory, err != nil)
 		}
 		p.stir()
 	})

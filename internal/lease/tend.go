@@ -205,7 +205,7 @@ func (p *Pool) giveAway(need glovebox.Size, all bool, now time.Time) {
 	}
 	for _, s := range p.shelves {
 		if need > 0 && s.template != nil && (all || !s.urgent(now)) {
-			need -= TemplateMemory
+			need -= s.template.memory
 			p.retire(s)
 		}
 	}
@@ -257,7 +257,7 @@ func (p *Pool) trimReserve(now time.Time) {
 	for _, s := range p.shelves {
 		missing[s.memory()] += max(s.target-s.fresh(now)-s.making, 0)
 		if s.forks() && s.target > 0 && s.template == nil && !s.brewing {
-			missing[TemplateMemory]++
+			missing[s.kind.templateMemory()]++
 		}
 	}
 	p.reserve = slices.DeleteFunc(p.reserve, func(r reserved) bool {
@@ -309,9 +309,10 @@ func (p *Pool) neediest(now time.Time) (best *shelf, wait time.Duration) {
 }
 
 func (p *Pool) needsTemplate(s *shelf, now time.Time) bool {
-	pause := now.Before(s.templateTries.again) || now.Before(s.templateTries.noRoom) && !p.reserves(TemplateMemory)
+	memory := s.kind.templateMemory()
+	pause := now.Before(s.templateTries.again) || now.Before(s.templateTries.noRoom) && !p.reserves(memory)
 	return s.forks() && s.target > 0 && !s.brewing && !pause && (s.template == nil || s.template.worn(now)) &&
-		(p.fits(TemplateMemory) || p.reserves(TemplateMemory))
+		(p.fits(memory) || p.reserves(memory))
 }
 
 // fits tells whether the pool may hold so much more: never over half of the budget.
