@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -98,14 +100,16 @@ func (b *bench) burst(ctx context.Context, j job, callers int) error {
 	}
 	b.progress("%s: %d callers, %d subjects", j.title(), callers, len(cells))
 	seconds := time.Duration(b.cfg.Seconds * float64(time.Second))
-	for turn := range turns {
+	var late []string
+	for range turns {
 		for _, c := range cells {
 			least := 0
 			if c.subject.name == warmName && j.name == "print" && callers >= floodCallers {
 				least = b.cfg.floodRuns() / turns
 			}
-			what := fmt.Sprintf("%s, %d callers, %s, turn %d", j.title(), callers, c.subject.name, turn+1)
-			if b.late(max(seconds/turns, c.wall)+b.cfg.memoryTime(), what) { // a turn takes about as long as the one before
+			// A turn takes about as long as the one before.
+			if time.Now().Add(max(seconds/turns, c.wall) + b.cfg.memoryTime()).After(b.until) {
+				late = append(late, c.subject.name)
 				continue
 			}
 			if err := c.metering(ctx, func() { c.turnOf(ctx, seconds/turns, least) }); err != nil {
@@ -120,6 +124,11 @@ func (b *bench) burst(ctx context.Context, j job, callers int) error {
 		if c.row.Runs > 0 {
 			b.report.Rows = append(b.report.Rows, c.finish(ctx))
 		}
+	}
+	if len(late) > 0 {
+		slices.Sort(late)
+		b.note("%s, %d callers: measured for less time or not at all, there was none: %s", j.title(), callers,
+			strings.Join(slices.Compact(late), "; "))
 	}
 	return nil
 }
