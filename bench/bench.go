@@ -21,7 +21,7 @@ type Config struct {
 	Settings map[string]any
 	// Engine opens an engine in this process, without spares, that a configuration file describes.
 	Engine func(config string) (glovebox.Service, error)
-	// Client opens a client of the server that listens on a socket. Nil: this program has no server, and none is measured.
+	// Client opens a client of the server that listens on a socket.
 	Client func(socket string) (glovebox.Service, error)
 	// Who asks.
 	Who glovebox.Principal
@@ -152,7 +152,7 @@ type bench struct {
 	subjects []*subject
 	engine   glovebox.Service
 	servers  []*server
-	warmed   *server // the one that is measured; nil when there is none
+	warmed   *server // the one that is measured
 	n        int     // folders made so far
 }
 

@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -116,7 +117,7 @@ func (b *bench) repeated(ctx context.Context, svc glovebox.Runs, times int, req 
 func (b *bench) growLive(ctx context.Context, g *Growth, until time.Time) error {
 	// Five hundred limits must fit the budget of a machine with 24 GiB. What a sandbox really takes is far less.
 	limits := map[string]any{"memory": "32MiB", "disk": "1MiB", "wall": "15m"}
-	s, err := b.serveOrOpen(ctx, map[string]any{"memory_budget": "90%",
+	s, err := b.serve(ctx, map[string]any{"memory_budget": "90%",
 		"policy": map[string]any{"limits": map[string]any{"default": limits}}})
 	if err != nil {
 		return err
@@ -162,7 +163,7 @@ func (b *bench) growLive(ctx context.Context, g *Growth, until time.Time) error 
 
 // growFiles measures runs that make many files in their workspace, which goes when they end.
 func (b *bench) growFiles(ctx context.Context, g *Growth, until time.Time) error {
-	s, err := b.serveOrOpen(ctx, nil)
+	s, err := b.serve(ctx, nil)
 	if err != nil {
 		return err
 	}
@@ -195,7 +196,7 @@ func (b *bench) growFiles(ctx context.Context, g *Growth, until time.Time) error
 
 // growOutput measures runs that print much, all of which is counted, hashed and kept.
 func (b *bench) growOutput(ctx context.Context, g *Growth, until time.Time) error {
-	s, err := b.serveOrOpen(ctx, nil)
+	s, err := b.serve(ctx, nil)
 	if err != nil {
 		return err
 	}
@@ -239,7 +240,7 @@ func freeBytes(dir string) (int64, error) {
 
 // growTrace fills a trace with records of runs that were refused, which needs no sandboxes, and measures runs and lists
 // meanwhile.
-func (b *bench) growTrace(ctx context.Context, g *Growth, until time.Time) error {
+func (b *bench) growTrace(ctx context.Context, g *Growth, until time.Time) (err error) {
 	config, err := b.configuration("trace", nil)
 	if err != nil {
 		return err
@@ -249,8 +250,7 @@ func (b *bench) growTrace(ctx context.Context, g *Growth, until time.Time) error
 	if err != nil {
 		return err
 	}
-	s := &server{client: svc}
-	b.servers = append(b.servers, s)
+	defer func() { err = errors.Join(err, svc.Close()) }()
 	filled := 0
 	for _, n := range b.amounts(10, 1000, 100_000, 1_000_000) {
 		const record = 2500 // bytes that one takes
@@ -273,7 +273,7 @@ func (b *bench) growTrace(ctx context.Context, g *Growth, until time.Time) error
 			break
 		}
 	}
-	return s.stop()
+	return nil
 }
 
 func (b *bench) measureTrace(ctx context.Context, g *Growth, svc glovebox.Service, data string, n int) error {

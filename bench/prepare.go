@@ -146,10 +146,6 @@ func (b *bench) works(ctx context.Context, s *subject) bool {
 
 // addServer starts the server and makes the subjects that are answered by it from spares.
 func (b *bench) addServer(ctx context.Context) error {
-	if b.cfg.Client == nil {
-		b.note("%s: left out, this program has no server", warmName)
-		return nil
-	}
 	b.progress("starting a server")
 	s, err := b.serve(ctx, nil)
 	if err != nil {

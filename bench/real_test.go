@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"glovebox"
+	"glovebox/client"
 	"glovebox/driver"
 	"glovebox/driver/process"
 	"glovebox/engine"
@@ -62,6 +63,7 @@ func real(t *testing.T) Config {
 		}
 		return engine.New(engine.Config{DataDir: keys.DataDir, Drivers: []driver.Driver{d}})
 	}
+	cfg.Client = func(socket string) (glovebox.Service, error) { return client.New(client.Config{Socket: socket}), nil }
 	cfg.Rounds, cfg.Callers, cfg.Seconds, cfg.Jobs = 2, []int{1, 3}, 0.2, []string{"print"}
 	cfg.flood, cfg.live = 20, 3
 	return cfg
@@ -84,13 +86,14 @@ func testEverything(t *testing.T, cfg Config) {
 	if !r.OK() {
 		t.Errorf("runs failed: %+v", r.Rows)
 	}
-	for _, name := range []string{bareName, coldName, coldName + defaults, engineName} {
+	for _, name := range []string{bareName, coldName, coldName + defaults, engineName, warmName, warmName + defaults} {
 		row := r.row(name, "print", 1)
 		if row == nil {
 			t.Errorf("%s was not measured: %q", name, r.Notes)
 			continue
 		}
-		if row.Runs != 2 || row.First.P50 <= 0 || row.Done.P50 < row.First.P50 || row.CPUMS == nil || *row.CPUMS <= 0 {
+		if row.Runs != 2 || row.First.P50 <= 0 || row.Done.P50 < row.First.P50 ||
+			(row.CPUMS == nil) != strings.HasPrefix(name, warmName) {
 			t.Errorf("%s: %+v", name, *row)
 		}
 	}
@@ -100,6 +103,14 @@ func testEverything(t *testing.T, cfg Config) {
 	}
 	if row := r.row(engineName, "print", 1); row != nil && row.Starts["cold"] != row.Runs {
 		t.Errorf("%s: %+v", engineName, row.Starts)
+	}
+	warm := r.row(warmName, "print", 3)
+	if warm == nil || warm.Runs < 3 || warm.Starts["fork"] == 0 || warm.CPUMS == nil || *warm.CPUMS <= 0 {
+		t.Errorf("%s with three callers: %+v, %q", warmName, warm, r.Notes)
+	}
+	if m := r.Memory; m == nil || m.Live != 3 || m.ServerLive == nil || *m.ServerLive < 1<<20 || m.SandboxLive == nil ||
+		*m.SandboxLive < 1<<18 {
+		t.Errorf("memory: %+v, %q", r.Memory, r.Notes)
 	}
 	left, err := filepath.Glob(filepath.Join(cfg.Dir, "glovebox-bench-*"))
 	if err != nil || len(left) > 0 {
@@ -126,7 +137,7 @@ func testRefusals(t *testing.T, cfg Config) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.servers = append(b.servers, &server{client: svc})
+	defer svc.Close()
 	n, err := b.refusals(t.Context(), svc, 100, b.until)
 	if err != nil || n != 100 {
 		t.Errorf("%d refusals: %v", n, err)

@@ -15,7 +15,7 @@ import (
 
 // server is a glovebox that serves on a socket of its own, with records of its own.
 type server struct {
-	process *companion // nil when it has ended, or is an engine in this process
+	process *companion // nil when it has ended
 	client  glovebox.Service
 }
 
@@ -43,24 +43,6 @@ func (b *bench) configuration(name string, more map[string]any) (string, error) 
 	}
 	file := filepath.Join(dir, "glovebox.yaml")
 	return file, os.WriteFile(file, append(text, '\n'), 0o600)
-}
-
-// serveOrOpen starts a server or, where this program has none, opens an engine in this process in its place.
-func (b *bench) serveOrOpen(ctx context.Context, more map[string]any) (*server, error) {
-	if b.cfg.Client != nil {
-		return b.serve(ctx, more)
-	}
-	b.note("%s: this program has no server; an engine in the measuring process stands in for it", warmName)
-	config, err := b.configuration("engine", more)
-	if err != nil {
-		return nil, err
-	}
-	s := &server{}
-	if s.client, err = b.cfg.Engine(config); err != nil {
-		return nil, err
-	}
-	b.servers = append(b.servers, s)
-	return s, nil
 }
 
 // serve starts a server and returns when it answers. It is stopped by b.close, or sooner by its stop.
@@ -112,12 +94,7 @@ func (s *server) stop() error {
 	return errors.Join(errs...)
 }
 
-func (s *server) pid() int {
-	if s.process == nil {
-		return os.Getpid()
-	}
-	return s.process.cmd.Process.Pid
-}
+func (s *server) pid() int { return s.process.cmd.Process.Pid }
 
 // cpu is the CPU time of the server and of all its descendants, living or waited for.
 func (s *server) cpu() (time.Duration, error) {

@@ -10,6 +10,7 @@ import (
 
 	"glovebox"
 	"glovebox/bench"
+	"glovebox/client"
 )
 
 // benchFlags are the flags of bench: numbers that are not set are those of bench.Default.
@@ -79,6 +80,9 @@ func (a *app) bench(b *benchFlags) error {
 			return nil, err
 		}
 		return a.open(s, logger(a.errs))
+	}
+	b.Client = func(socket string) (glovebox.Service, error) {
+		return client.New(client.Config{Socket: socket, UID: a.uid}), nil
 	}
 	wipe := func() {}
 	if isTerminal(a.errs) {
