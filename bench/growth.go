@@ -209,7 +209,7 @@ func (b *bench) growOutput(ctx context.Context, g *Growth, until time.Time) erro
 			break
 		}
 		req := processFence.request(job{lang: "bash", code: fmt.Sprintf("exec head -c %d /dev/zero", n)})
-		req.Limits.Output = glovebox.Size(n + 1)
+		req.Limits = glovebox.Limits{Output: glovebox.Size(n + 1), Wall: 5 * time.Minute, CPU: 5 * time.Minute}
 		out := &timedBuffer{started: time.Now()}
 		res, err := s.client.Run(ctx, b.cfg.Who, req, &outputSink{stdout: out})
 		took := time.Since(out.started)
