@@ -96,6 +96,18 @@ func TestFirstByte(t *testing.T) {
 	}
 }
 
+// TestInterrupt: a command that is interrupted is asked to end before it is killed, and is a session of its own.
+func TestInterrupt(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	o := startCommand(ctx, t.TempDir(), []string{"/bin/sh", "-c",
+		`trap 'echo asked; exit 0' TERM; cut -d " " -f 1,6 /proc/$$/stat; while :; do sleep 0.01; done`})
+	var pid, session int
+	if _, err := fmt.Sscanf(string(o.out), "%d %d\nasked\n", &pid, &session); err != nil || pid != session {
+		t.Errorf("%q: %v, %v", o.out, err, o.err)
+	}
+}
+
 // TestCell: what is wrong with a run is counted as what it is, and its time is not.
 func TestCell(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -27,6 +27,9 @@ const mostOutput = 64 << 10
 func startCommand(ctx context.Context, dir string, argv []string) (o outcome) {
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	cmd.Dir, cmd.Env = dir, environment()
+	cmd.SysProcAttr = session()
+	// What is interrupted may take back what it made.
+	cmd.Cancel, cmd.WaitDelay = func() error { return cmd.Process.Signal(syscall.SIGTERM) }, endLimit
 	out := &timedBuffer{}
 	said := &timedBuffer{}
 	cmd.Stdout, cmd.Stderr = out, said
@@ -42,6 +45,13 @@ func startCommand(ctx context.Context, dir string, argv []string) (o outcome) {
 	}
 	return o
 }
+
+// endLimit is how long a command that is interrupted may take to end before it is killed.
+const endLimit = 5 * time.Second
+
+// session makes each command the first of a session: where the kernel shares CPUs out by session, as many do, a sandbox that
+// begins one would get more of a busy machine than a command that does not.
+func session() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setsid: true} }
 
 // timedBuffer keeps the beginning of what is written to it and when that began.
 type timedBuffer struct {
@@ -97,7 +107,8 @@ func startCompanion(argv []string) (*companion, error) {
 	p := &companion{cmd: exec.Command(argv[0], argv[1:]...), said: &timedBuffer{}, ended: make(chan struct{})}
 	p.cmd.Env = environment()
 	p.cmd.Stdout, p.cmd.Stderr = io.Discard, p.said
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
+	p.cmd.SysProcAttr = session()
+	p.cmd.SysProcAttr.Pdeathsig = syscall.SIGTERM
 	started := make(chan error, 1)
 	go p.watch(started)
 	if err := <-started; err != nil {
