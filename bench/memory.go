@@ -73,6 +73,10 @@ func (b *bench) spares(ctx context.Context, m *Memory) error {
 		return err
 	}
 	m.ServerAfter = new(after.server)
+	job, ok := b.job("pandas")
+	if !ok {
+		return errors.New("there is no job with pandas")
+	}
 	s, err := b.serve(ctx, nil)
 	if err != nil {
 		return err
@@ -82,10 +86,6 @@ func (b *bench) spares(ctx context.Context, m *Memory) error {
 		return err
 	}
 	m.Server = new(before.server)
-	job, ok := b.job("pandas")
-	if !ok {
-		return errors.New("there is no job with pandas")
-	}
 	if !b.warm(ctx, s, processFence, job) {
 		return errors.New("the server never answered from a spare")
 	}
