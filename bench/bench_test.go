@@ -169,15 +169,18 @@ func TestFlood(t *testing.T) {
 			return outcome{first: 1, done: 100 * time.Millisecond}
 		}}
 		for _, c := range []struct {
-			long         time.Duration
-			least, want  int
-			took, callrs time.Duration
+			long        time.Duration
+			least, want int
+			took, until time.Duration
 		}{
-			{time.Second, 0, 50, time.Second, 5},
-			{time.Second, 52, 55, 1100 * time.Millisecond, 5}, // each caller that found too few begun begins one more
+			{time.Second, 0, 50, time.Second, time.Hour},
+			{time.Second, 52, 55, 1100 * time.Millisecond, time.Hour}, // each caller that found too few begun begins one more
+			{time.Second, 520, 60, 1200 * time.Millisecond, 1150 * time.Millisecond},
+			{time.Second, 0, 50, time.Second, time.Millisecond},
 		} {
-			cell := newCell(s, job{}, int(c.callrs))
+			cell := newCell(s, job{}, 5)
 			started := time.Now()
+			cell.until = started.Add(c.until)
 			cell.flood(t.Context(), c.long, c.least)
 			if took := time.Since(started); took != c.took || cell.row.Runs < c.want-3 || cell.row.Runs > c.want {
 				t.Errorf("%v, at least %d: %d runs in %v, want %d in %v", c.long, c.least, cell.row.Runs, took, c.want, c.took)

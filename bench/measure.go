@@ -109,6 +109,7 @@ func (b *bench) burst(ctx context.Context, j job, callers int) error {
 				late = append(late, c.subject.name)
 				continue
 			}
+			c.until = b.until.Add(-b.cfg.memoryTime())
 			if err := c.metering(ctx, func() { c.turnOf(ctx, seconds/turns, least) }); err != nil {
 				return err
 			}
@@ -199,14 +200,17 @@ const (
 	memoryFull  = 25 * time.Second
 )
 
-// flood keeps all callers asking for so long, and until there were at least so many runs. It ends when each was answered, so
-// that the rate is not flattered by runs that were begun and not ended.
+// late reports whether there is no time for more runs than must be.
+func (c *cell) late() bool { return !c.until.IsZero() && time.Now().After(c.until) }
+
+// flood keeps all callers asking for so long, and until there were at least so many runs or it is late. It ends when each was
+// answered, so that the rate is not flattered by runs that were begun and not ended.
 func (c *cell) flood(ctx context.Context, long time.Duration, least int) {
 	started := time.Now()
 	var begun atomic.Int64
 	more := func() bool {
 		took := time.Since(started)
-		return ctx.Err() == nil && took < floodLimit && (took < long || begun.Load() < int64(least))
+		return ctx.Err() == nil && took < floodLimit && (took < long || begun.Load() < int64(least) && !c.late())
 	}
 	var callers sync.WaitGroup
 	for range c.callers {

@@ -77,6 +77,7 @@ type cell struct {
 	subject *subject
 	job     job
 	callers int
+	until   time.Time // after which a flood does no more than it must; zero means never
 
 	mu          sync.Mutex
 	first, done []time.Duration
