@@ -145,6 +145,7 @@ type bench struct {
 	cfg      Config
 	dir      string
 	until    time.Time
+	kept     time.Duration // of the time until then, for what is still to come
 	report   *Report
 	programs map[string]string    // the interpreter of each language
 	higher   []glovebox.Isolation // rungs above process that this machine has

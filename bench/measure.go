@@ -13,36 +13,43 @@ import (
 	"glovebox"
 )
 
-// measure measures latency one at a time, then with several callers, then memory.
+// measure measures latency one at a time, then with several callers, then memory. What nothing must be reached with comes
+// last.
 func (b *bench) measure(ctx context.Context) error {
 	if err := b.addServer(ctx); err != nil {
 		return err
 	}
-	for _, callers := range b.cfg.Callers {
+	if slices.Contains(b.cfg.Callers, 1) {
 		for _, j := range b.jobs {
-			var err error
-			if callers == 1 {
-				err = b.rounds(ctx, j)
-			} else if b.bursts(j, callers) {
-				err = b.burst(ctx, j, callers)
-			}
-			if err != nil {
+			if err := b.rounds(ctx, j); err != nil {
 				return glovebox.Internal("measure", err)
 			}
 		}
 	}
-	return b.memory(ctx)
+	b.kept = b.cfg.memoryTime()
+	if err := b.bursts(ctx, func(j job) bool { return j.name != "csv" }); err != nil {
+		return err
+	}
+	b.kept = 0
+	if err := b.memory(ctx); err != nil {
+		return err
+	}
+	return b.bursts(ctx, func(j job) bool { return j.name == "csv" && (!b.cfg.Quick || len(b.cfg.Jobs) > 0) })
 }
 
-// bursts reports whether the job is measured with so many callers at a time.
-func (b *bench) bursts(j job, callers int) bool {
-	switch {
-	case j.lang != "python", b.cfg.Quick && j.name == "csv" && len(b.cfg.Jobs) == 0:
-		return false
-	case j.name == "print":
-		return true
+// bursts measures jobs with every number of callers above one.
+func (b *bench) bursts(ctx context.Context, want func(job) bool) error {
+	for _, callers := range b.cfg.Callers {
+		for _, j := range b.jobs {
+			if callers == 1 || j.lang != "python" || !want(j) || j.name != "print" && callers > mostCallersBig {
+				continue
+			}
+			if err := b.burst(ctx, j, callers); err != nil {
+				return glovebox.Internal("measure", err)
+			}
+		}
 	}
-	return callers <= mostCallersBig
+	return nil
 }
 
 // mostCallersBig is up to how many callers at a time every job is measured. The shortest alone is measured with more: fifty
@@ -105,11 +112,11 @@ func (b *bench) burst(ctx context.Context, j job, callers int) error {
 				least = b.cfg.floodRuns() / turns
 			}
 			// A turn takes about as long as the one before.
-			if time.Now().Add(max(seconds/turns, c.wall) + b.cfg.memoryTime()).After(b.until) {
+			if time.Now().Add(max(seconds/turns, c.wall) + b.kept).After(b.until) {
 				late = append(late, c.subject.name)
 				continue
 			}
-			c.until = b.until.Add(-b.cfg.memoryTime())
+			c.until = b.until.Add(-b.kept)
 			if err := c.metering(ctx, func() { c.turnOf(ctx, seconds/turns, least) }); err != nil {
 				return err
 			}
@@ -133,14 +140,13 @@ func (b *bench) burst(ctx context.Context, j job, callers int) error {
 
 // takesPart leaves out what a bar does not need where that would take too long, or too much memory.
 func (b *bench) takesPart(s *subject, j job, callers int) bool {
-	needed := s.name == bwrapName || s.name == warmName
 	switch {
 	case b.cfg.Quick && callers >= floodCallers:
 		return s.name == warmName
 	case b.cfg.Quick && j.name != "print":
-		return needed
-	case callers >= floodCallers:
-		return needed || s.name == bareName
+		return s.name == bwrapName || s.name == warmName
+	case callers >= floodCallers || j.name != "print":
+		return s.name == bareName || s.name == bwrapName || s.name == warmName
 	}
 	return true
 }
@@ -203,8 +209,8 @@ const (
 // late reports whether there is no time for more runs than must be.
 func (c *cell) late() bool { return !c.until.IsZero() && time.Now().After(c.until) }
 
-// flood keeps all callers asking for so long, and until there were at least so many runs or it is late. It ends when each was
-// answered, so that the rate is not flattered by runs that were begun and not ended.
+// flood keeps all callers asking for so long, and until there were at least so many runs or it is late. It ends when each
+// was answered, so that the rate is not flattered by runs that were begun and not ended.
 func (c *cell) flood(ctx context.Context, long time.Duration, least int) {
 	started := time.Now()
 	var begun atomic.Int64
