@@ -87,6 +87,10 @@ func Run(ctx context.Context, cfg Config) (_ *Report, err error) {
 	if err := os.Chmod(dir, 0o711); err != nil { // the ids of other sandboxes must reach their roots in it
 		return nil, glovebox.Internal("make the folder of the measurement", err)
 	}
+	if cfg.Settings, err = ownGroup(cfg.Settings); err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, removeGroup()) }()
 	started := time.Now()
 	b := &bench{cfg: cfg, dir: dir, until: started.Add(most), report: &Report{Machine: machine(), Quick: cfg.Quick}}
 	defer func() { err = errors.Join(err, b.close()) }()

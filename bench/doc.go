@@ -10,11 +10,11 @@
 // what the one before left to be done beside it (a teardown, a new spare) is not charged to the next.
 //
 // CPU time. Of a started process it is what the kernel accounts to it and to all its waited-for descendants (getrusage), and
-// unknown where it does not wait for them, as bubblewrap does not. Of a server it is that of its process, of its waited-for
-// descendants and of the living ones, from /proc/PID/stat, so that it includes spares made in place of those that were
-// taken. Of an engine in this process it is that of this process and of its waited-for descendants, and so includes the
-// measuring. Work of kernel threads is in none; Row.MachineCPUMS, the busy time of the whole machine, has that and
-// everything else that ran meanwhile.
+// unknown where it does not wait for them, as bubblewrap does not. Of a server it is that of its process, from
+// /proc/PID/stat, and that of the control group that all its sandboxes are in, so that it includes spares made in place of
+// those that were taken. Of an engine in this process it is that of this process and of its waited-for descendants, and so
+// includes the measuring. Work of kernel threads is in none; Row.MachineCPUMS, the busy time of the whole machine, has that
+// and everything else that ran meanwhile.
 //
 // Memory is the proportional share (Pss in /proc/PID/smaps_rollup): a page that n processes share counts 1/n in each, so
 // that a sum over all processes that share it counts it once. Pages of the kernel's own are not in it.

@@ -151,21 +151,26 @@ func (b *bench) addServer(ctx context.Context) error {
 	if err != nil {
 		return glovebox.Internal("start a server", err)
 	}
+	for _, j := range b.jobs {
+		if !b.warm(ctx, s, processFence, j) && ctx.Err() == nil {
+			b.note("%s, %s: the server never answered from a spare within %v", warmName, j.title(), startLimit)
+		}
+	}
+	meter := s.cpu
+	if err := s.findUsage(); err != nil {
+		b.note("%s: its CPU time is not known: %v", warmName, err)
+		meter = nil
+	}
 	languages := slices.Sorted(maps.Keys(b.programs))
 	warm := func(f fence, name, rung string, langs, jobs []string, burst bool) {
 		b.subjects = append(b.subjects, &subject{name: name, rung: rung, langs: langs, jobs: jobs, burst: burst,
-			run: b.ask(s.client, f), meter: s.cpu, coarse: true, spares: true, settle: s.settle, ended: b.ended(s.client)})
+			run: b.ask(s.client, f), meter: meter, unmetered: meter == nil, coarse: true, spares: true, settle: s.settle, ended: b.ended(s.client)})
 	}
 	warm(processFence, warmName, "process", languages, nil, true)
 	warm(fence{}, warmName+defaults, "default", []string{"python"}, []string{"print"}, false)
 	for _, rung := range b.higher {
 		f, name := above(rung)
 		warm(f, warmName+name, string(rung), []string{"python"}, nil, false)
-	}
-	for _, j := range b.jobs {
-		if !b.warm(ctx, s, processFence, j) && ctx.Err() == nil {
-			b.note("%s, %s: the server never answered from a spare within %v", warmName, j.title(), startLimit)
-		}
 	}
 	b.warmed = s
 	return nil

@@ -19,6 +19,7 @@ const tick = 10 * time.Millisecond
 // task is one process of the machine.
 type task struct {
 	pid, parent int
+	own         time.Duration // CPU time
 	cpu         time.Duration // its own and of its waited-for descendants
 }
 
@@ -79,7 +80,7 @@ func parseStat(pid int, text string) (task, bool) {
 		return task{}, false
 	}
 	fields := strings.Fields(text[i+1:]) // from field 3 of proc(5) on
-	const parent, utime, cstime = 4, 14, 17
+	const parent, utime, stime, cstime = 4, 14, 15, 17
 	if len(fields) < cstime-2 {
 		return task{}, false
 	}
@@ -88,12 +89,14 @@ func parseStat(pid int, text string) (task, bool) {
 	if t.parent, err = strconv.Atoi(fields[parent-3]); err != nil {
 		return task{}, false
 	}
-	for _, f := range fields[utime-3 : cstime-2] {
+	for i, f := range fields[utime-3 : cstime-2] {
 		n, err := strconv.ParseInt(f, 10, 64)
 		if err != nil {
 			return task{}, false
 		}
-		t.cpu += time.Duration(n) * tick
+		if t.cpu += time.Duration(n) * tick; utime+i == stime {
+			t.own = t.cpu
+		}
 	}
 	return t, true
 }
@@ -144,6 +147,49 @@ func sandboxes(tree []task) int {
 		}
 	}
 	return len(seen)
+}
+
+// sandboxesGroup is the control group that all sandboxes of a server are in, as a path below every hierarchy. It is seen at
+// one of the sandboxes.
+func sandboxesGroup(tree []task) (string, error) {
+	for _, t := range tree {
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", t.pid))
+		if err != nil {
+			continue // it has ended
+		}
+		for line := range strings.Lines(string(text)) {
+			_, path, ok := strings.Cut(strings.TrimRight(line, "\n"), "::") // version 2
+			if m := sandboxGroup.FindStringIndex(path); ok && m != nil {
+				return path[:m[0]], nil
+			}
+		}
+	}
+	return "", errors.New("no control group of version 2 with sandboxes was found")
+}
+
+// groupUsage finds the file that counts the CPU time of a control group of version 2 and of all groups that were in it.
+func groupUsage(group string) (string, error) {
+	for _, root := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"} {
+		file := root + group + "/cpu.stat"
+		if _, err := os.Stat(file); err == nil {
+			return file, nil
+		}
+	}
+	return "", fmt.Errorf("control group %s has no cpu.stat", group)
+}
+
+func readUsage(file string) (time.Duration, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(text)) {
+		if name, n, _ := strings.Cut(strings.TrimSpace(line), " "); name == "usage_usec" {
+			usec, err := strconv.ParseInt(n, 10, 64)
+			return time.Duration(usec) * time.Microsecond, err
+		}
+	}
+	return 0, fmt.Errorf("%s has no usage_usec", file)
 }
 
 // machineCPU is the time that all CPUs were busy, since the machine started.

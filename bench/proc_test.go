@@ -1,10 +1,15 @@
 package bench
 
 import (
+	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 func TestParseStat(t *testing.T) {
@@ -23,7 +28,7 @@ func TestParseStat(t *testing.T) {
 		"no number of ticks": {"12 (sleep) S 7 1 1 0 -1 4194560 100 0 0 0 10 y 30 40 20 0", 0, 0, false},
 	} {
 		got, ok := parseStat(12, c.text)
-		if ok != c.ok || ok && (got.parent != c.parent || got.cpu != c.cpu || got.pid != 12) {
+		if ok != c.ok || ok && (got.parent != c.parent || got.cpu != c.cpu || got.own != c.cpu*3/10 || got.pid != 12) {
 			t.Errorf("%s: %+v %v, want parent %d, %v, %v", name, got, ok, c.parent, c.cpu, c.ok)
 		}
 	}
@@ -91,5 +96,55 @@ func TestMachine(t *testing.T) {
 	m := machine()
 	if m.CPUs < 1 || m.MemoryBytes < 64<<20 || m.Kernel == "" || m.CPU == "" || m.Distro == "" || m.Load == "" {
 		t.Errorf("%+v", m)
+	}
+}
+
+// TestOwnGroup: the rest of the settings stays as it is, and so does a group that was configured.
+func TestOwnGroup(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("an ordinary user gets none")
+	}
+	own := fmt.Sprintf("/glovebox-bench-%d", os.Getpid())
+	of := func(keys map[string]any) map[string]any {
+		return map[string]any{"drivers": map[string]any{"process": keys}}
+	}
+	for name, c := range map[string]struct{ settings, want map[string]any }{
+		"nothing":    {nil, of(map[string]any{"cgroup": own})},
+		"another":    {of(map[string]any{"init": "/x"}), of(map[string]any{"init": "/x", "cgroup": own})},
+		"configured": {of(map[string]any{"cgroup": "/mine"}), of(map[string]any{"cgroup": "/mine"})},
+	} {
+		before, err := json.Marshal(c.settings)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := ownGroup(c.settings)
+		if diff := cmp.Diff(c.want, got); diff != "" || err != nil {
+			t.Errorf("%s: %s %v", name, diff, err)
+		}
+		if after, _ := json.Marshal(c.settings); string(after) != string(before) {
+			t.Errorf("%s: what was given became %s", name, after)
+		}
+	}
+}
+
+func TestRemoveTree(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "a")
+	if err := os.MkdirAll(filepath.Join(dir, "b", "c"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "b", "file"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := removeTree(dir); err == nil {
+		t.Error("a folder with a file in it was removed, or passed over")
+	}
+	if err := os.Remove(filepath.Join(dir, "b", "file")); err != nil {
+		t.Fatal(err)
+	}
+	if err := removeTree(dir); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(dir); !os.IsNotExist(err) {
+		t.Errorf("it is still there: %v", err)
 	}
 }

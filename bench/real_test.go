@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -74,6 +75,7 @@ func TestReal(t *testing.T) {
 	cfg := real(t)
 	t.Run("everything", func(t *testing.T) { testEverything(t, cfg) })
 	t.Run("refusals", func(t *testing.T) { testRefusals(t, cfg) })
+	t.Run("CPU time", func(t *testing.T) { testMeters(t, cfg) })
 	t.Run("cancel", func(t *testing.T) { testCancel(t, cfg) })
 }
 
@@ -115,6 +117,59 @@ func testEverything(t *testing.T, cfg Config) {
 	left, err := filepath.Glob(filepath.Join(cfg.Dir, "glovebox-bench-*"))
 	if err != nil || len(left) > 0 {
 		t.Errorf("it left %q (%v)", left, err)
+	}
+	if left, _ := filepath.Glob(fmt.Sprintf("/sys/fs/cgroup/*/glovebox-bench-%d", os.Getpid())); len(left) > 0 {
+		t.Errorf("it left %q", left)
+	}
+}
+
+// testMeters: what a program uses is counted, by every way to count it.
+func testMeters(t *testing.T, cfg Config) {
+	var err error
+	if cfg.Settings, err = ownGroup(cfg.Settings); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := removeGroup(); err != nil {
+			t.Error(err)
+		}
+	}()
+	b := &bench{cfg: cfg, dir: t.TempDir(), until: time.Now().Add(time.Minute), report: &Report{}}
+	if err := os.Chmod(b.dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := b.close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	if err := b.prepare(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.addServer(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	// A program that begins another, which does the work and is waited for.
+	work := job{name: "print", lang: "python", want: "1\n", code: `import os, time
+if os.fork() == 0:
+    while time.process_time() < 0.5: pass
+    os._exit(0)
+os.wait()
+print(1)
+`}
+	for _, s := range b.subjects {
+		c := newCell(s, work, 1)
+		if err := c.metering(t.Context(), func() { c.once(t.Context()) }); err != nil {
+			t.Error(err)
+		}
+		switch row := c.finish(t.Context()); {
+		case row.FirstFailure != "":
+			t.Errorf("%s: %s", s.name, row.FirstFailure)
+		case s.unmetered && row.CPUMS != nil:
+			t.Errorf("%s: %v ms, and it does not wait for what it starts", s.name, *row.CPUMS)
+		case !s.unmetered && (row.CPUMS == nil || *row.CPUMS < 490 || *row.CPUMS > 2000):
+			t.Errorf("%s: 500 ms of work cost %s ms", s.name, optional(row.CPUMS))
+		}
 	}
 }
 

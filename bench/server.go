@@ -17,6 +17,7 @@ import (
 type server struct {
 	process *companion // nil when it has ended
 	client  glovebox.Service
+	usage   string // the file that counts the CPU time of its sandboxes
 }
 
 const (
@@ -96,17 +97,37 @@ func (s *server) stop() error {
 
 func (s *server) pid() int { return s.process.cmd.Process.Pid }
 
-// cpu is the CPU time of the server and of all its descendants, living or waited for.
+// findUsage finds out where the CPU time of its sandboxes is counted. There must be some.
+func (s *server) findUsage() error {
+	tree, err := descendants(s.pid())
+	if err != nil {
+		return err
+	}
+	group, err := sandboxesGroup(tree[1:])
+	if err != nil {
+		return err
+	}
+	s.usage, err = groupUsage(group)
+	return err
+}
+
+// cpu is the CPU time of the server and of all sandboxes that it had and has.
 func (s *server) cpu() (time.Duration, error) {
 	tree, err := descendants(s.pid())
 	if err != nil {
 		return 0, err
 	}
-	var sum time.Duration
-	for _, p := range tree {
-		sum += p.cpu
+	sandboxed, err := readUsage(s.usage)
+	return tree[0].own + sandboxed, err
+}
+
+// activity is a number that stays the same while the server and its sandboxes do nothing.
+func (s *server) activity() (sum time.Duration, err error) {
+	tree, err := descendants(s.pid())
+	for _, t := range tree {
+		sum += t.cpu
 	}
-	return sum, nil
+	return sum, err
 }
 
 // settle waits until the server and its sandboxes do nothing any more.
@@ -114,7 +135,7 @@ func (s *server) settle(ctx context.Context) {
 	until := time.Now().Add(settleLimit)
 	last, quiet := time.Duration(-1), 0
 	for quiet < 3 && ctx.Err() == nil && time.Now().Before(until) {
-		now, err := s.cpu()
+		now, err := s.activity()
 		if err != nil {
 			return
 		}
