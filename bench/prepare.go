@@ -163,8 +163,9 @@ func (b *bench) addServer(ctx context.Context) error {
 	}
 	languages := slices.Sorted(maps.Keys(b.programs))
 	warm := func(f fence, name, rung string, langs, jobs []string, burst bool) {
-		b.subjects = append(b.subjects, &subject{name: name, rung: rung, langs: langs, jobs: jobs, burst: burst,
-			run: b.ask(s.client, f), meter: meter, unmetered: meter == nil, coarse: true, spares: true, settle: s.settle, ended: b.ended(s.client)})
+		b.subjects = append(b.subjects, &subject{name: name, rung: rung, langs: langs, jobs: jobs, burst: burst, spares: true,
+			run: b.ask(s.client, f), meter: meter, unmetered: meter == nil, coarse: true,
+			settle: s.settle, ended: b.ended(s.client)})
 	}
 	warm(processFence, warmName, "process", languages, nil, true)
 	warm(fence{}, warmName+defaults, "default", []string{"python"}, []string{"print"}, false)
