@@ -208,7 +208,7 @@ func (b *bench) growOutput(ctx context.Context, g *Growth, until time.Time) erro
 			b.note("growth, %s: %d and more were left out, there is no room for them on the disk (%v)", g.Of, n, err)
 			break
 		}
-		req := processFence.request(job{lang: "bash", code: fmt.Sprintf("exec head -c %d /dev/zero", n)})
+		req := processFence.request(job{lang: "python", code: fmt.Sprintf(printing, n)})
 		req.Limits = glovebox.Limits{Output: glovebox.Size(n + 1), Wall: 5 * time.Minute, CPU: 5 * time.Minute}
 		out := &timedBuffer{started: time.Now()}
 		res, err := s.client.Run(ctx, b.cfg.Who, req, &outputSink{stdout: out})
@@ -229,6 +229,14 @@ func (b *bench) growOutput(ctx context.Context, g *Growth, until time.Time) erro
 	}
 	return nil
 }
+
+// printing prints so many bytes: lines of text, in blocks as large as pipes are.
+const printing = `import sys
+left, block = %d, (b"x" * 63 + b"\n") * 1024
+while left > 0:
+    sys.stdout.buffer.write(block[:left])
+    left -= len(block)
+`
 
 func freeBytes(dir string) (int64, error) {
 	var s syscall.Statfs_t
