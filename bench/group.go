@@ -71,7 +71,7 @@ func removeGroup() error {
 }
 
 // dyingLimit is how long processes of a server that has ended may take to be gone.
-const dyingLimit = 5 * time.Second
+const dyingLimit = 10 * time.Second
 
 func removeSoon(dir string) (err error) {
 	for until := time.Now().Add(dyingLimit); time.Now().Before(until); wait(context.Background(), 20*time.Millisecond) {

@@ -218,8 +218,8 @@ func testCancel(t *testing.T, cfg Config) {
 			cancel(cause)
 		}
 	}
-	if r, err := Run(ctx, cfg); !errors.Is(err, cause) || r != nil {
-		t.Errorf("%v %v, want %v", r, err, cause)
+	if r, err := Run(ctx, cfg); !errors.Is(err, cause) || r != nil || err.Error() != cause.Error() {
+		t.Errorf("%v %v, want %v alone", r, err, cause)
 	}
 	left, err := filepath.Glob(filepath.Join(cfg.Dir, "glovebox-bench-*"))
 	if err != nil || len(left) > 0 {
