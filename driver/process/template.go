@@ -79,6 +79,8 @@ func (d *Driver) Template(ctx context.Context, spec driver.Spec, hold driver.Hol
 	t := &template{driver: d, hold: hold, box: s, copies: map[*sandbox]bool{}}
 	if err := t.begin(ctx); err != nil {
 		err = errors.Join(fmt.Errorf("start template: %w", err), said(t.process))
+		ctx, cancel := undoContext(ctx)
+		defer cancel()
 		if left := t.Close(ctx); left != nil {
 			err = errors.Join(err, driver.ErrLeftBehind, left)
 		}
