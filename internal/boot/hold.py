@@ -76,11 +76,15 @@ def forget_home():
     """Have matplotlib look anew for a place of its own: the one that it found is not the program's."""
     matplotlib, shutil = sys.modules.get("matplotlib"), sys.modules.get("shutil")
     for name in ("get_configdir", "get_cachedir"):
-        clear = getattr(getattr(matplotlib, name, None), "cache_clear", None)
-        if clear:
-            clear()
-    if matplotlib and shutil:
-        atexit.unregister(shutil.rmtree)  # of the place that it made where there was none
+        find = getattr(matplotlib, name, None)
+        if hasattr(find, "cache_clear"):
+            find.cache_clear()
+        elif getattr(find, "__closure__", None):
+            cells = dict(zip(find.__code__.co_freevars, find.__closure__))
+            if "called" in cells:
+                cells["called"].cell_contents = False
+    if shutil:
+        atexit.unregister(shutil.rmtree)  # of the place that it made where there was none, also if it could not be loaded
 
 
 def libc():
@@ -208,6 +212,8 @@ def become(stdin, args, env):
         sys.modules["time"].tzset()
     if "tempfile" in sys.modules:
         sys.modules["tempfile"].tempdir = None  # goes by TMPDIR
+    if "threading" in sys.modules:
+        sys.modules["threading"].main_thread()._native_id = sys.modules["threading"].get_native_id()  # of a copy
     if not stdin:
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)
