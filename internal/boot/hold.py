@@ -64,6 +64,8 @@ def settle():
     To look at an object is to count a use of it, and so to write to its page, which a copy would first have to copy.
     """
     forget_home()
+    if "threading" in sys.modules:
+        sys.modules["threading"]._counter = itertools.count(1).__next__  # threads of modules counted too
     held.clear()
     held.update(sys.modules)
     built.clear()
@@ -126,11 +128,7 @@ def exercise(name):
     elif name == "datetime":
         sys.modules[name].datetime.strptime("2024-02-29 10:11:12", "%Y-%m-%d %H:%M:%S").strftime("%d %b %Y")
     elif name == "sqlite3":
-        with sys.modules[name].connect(":memory:") as db:
-            db.execute("create table t (a, b)")
-            db.executemany("insert into t values (?, ?)", [(1, "x"), (2, "y")])
-            db.execute("select a, count(*) from t group by a order by b").fetchall()
-        db.close()
+        exercise_sqlite(sys.modules[name])
     elif name == "numpy":
         numpy = sys.modules[name]
         a = numpy.arange(12.0).reshape(3, 4)
@@ -152,6 +150,19 @@ def exercise(name):
         file = io.BytesIO()
         book.save(file)
         sys.modules[name].load_workbook(io.BytesIO(file.getvalue()))
+
+
+def exercise_sqlite(sqlite3):
+    import ctypes
+    # SQLite draws random numbers by itself, and would from where it is in each copy. Where it cannot be told to begin anew it
+    # must not begin.
+    begin = ctypes.CDLL(getattr(sys.modules["_sqlite3"], "__file__", None)).sqlite3_randomness
+    with sqlite3.connect(":memory:") as db:
+        db.execute("create table t (a, b)")
+        db.executemany("insert into t values (?, ?)", [(1, "x"), (2, "y")])
+        db.execute("select a, count(*) from t group by a order by b").fetchall()
+    db.close()
+    begin(0, None)
 
 
 def exercise_pandas(pandas):
