@@ -5,6 +5,7 @@ import io
 import itertools
 import os
 import sys
+import time
 import weakref
 
 
@@ -64,6 +65,10 @@ def settle():
     To look at an object is to count a use of it, and so to write to its page, which a copy would first have to copy.
     """
     forget_home()
+    for _ in range(500):
+        if len(os.listdir("/proc/self/task")) == 1:
+            break
+        time.sleep(.01)  # a thread that a module started while it was loaded is told to end, and takes a while to
     if "threading" in sys.modules:
         sys.modules["threading"]._counter = itertools.count(1).__next__  # threads of modules counted too
     held.clear()
