@@ -58,13 +58,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// realEngine makes an engine on the process rung. It skips for an ordinary user, and fails where root was promised.
-func realEngine(t testing.TB) *engine.Engine {
-	t.Helper()
-	return realEngineWith(t, engine.Pool{})
-}
-
-func realEngineWith(t testing.TB, pool engine.Pool) *engine.Engine {
+// needRoot skips without root, unless the run promised it.
+func needRoot(t testing.TB) {
 	t.Helper()
 	switch {
 	case os.Getuid() == 0:
@@ -73,6 +68,17 @@ func realEngineWith(t testing.TB, pool engine.Pool) *engine.Engine {
 	default:
 		t.Skip("needs root")
 	}
+}
+
+// realEngine makes an engine on the process rung. It skips for an ordinary user, and fails where root was promised.
+func realEngine(t testing.TB) *engine.Engine {
+	t.Helper()
+	return realEngineWith(t, engine.Pool{})
+}
+
+func realEngineWith(t testing.TB, pool engine.Pool) *engine.Engine {
+	t.Helper()
+	needRoot(t)
 	init, err := buildInit()
 	if err != nil {
 		t.Fatal(err)

@@ -45,7 +45,7 @@ func (d *Driver) hold(ctx context.Context, spec driver.Spec, hold driver.Hold, o
 	bring func(*sandbox) (*process, error)) (driver.HeldSandbox, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, errors.New("the interpreter was not ready in 30 s"))
 	defer cancel()
-	spec.Root.Files = withBoot(spec.Root.Files)
+	spec.Root.Files = withBoot(spec.Root.Files, hold.Lang)
 	s, err := d.start(ctx, spec, of)
 	if err != nil {
 		return nil, err
@@ -64,10 +64,10 @@ func (d *Driver) hold(ctx context.Context, spec driver.Spec, hold driver.Hold, o
 	return heldSandbox{s}, nil
 }
 
-// withBoot adds what held interpreters read.
-func withBoot(files []driver.File) []driver.File {
+// withBoot adds what held interpreters of lang read.
+func withBoot(files []driver.File, lang string) []driver.File {
 	files = slices.Clip(files)
-	for _, f := range boot.Files() {
+	for _, f := range boot.Files(lang) {
 		files = append(files, driver.File(f))
 	}
 	return files

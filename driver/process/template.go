@@ -71,7 +71,6 @@ func (d *Driver) Template(ctx context.Context, spec driver.Spec, hold driver.Hol
 	defer cancel()
 	spec.Limits.Processes = templateProcesses
 	spec.Limits.Disk, spec.Limits.Files = 1*glovebox.MiB, 64
-	spec.Root.Files = withBoot(spec.Root.Files)
 	s, err := d.start(ctx, spec, origin{template: true})
 	if err != nil {
 		return nil, err

@@ -46,9 +46,13 @@ type File struct {
 	Data []byte
 }
 
-// Files are what held interpreters read. They belong into every sandbox of an image: a program could tell by them which
-// sandbox can have one.
-func Files() []File { return []File{{nodePath, slices.Clone(holdNode)}} }
+// Files are what a held interpreter of lang reads inside its sandbox: of Python and bash, nothing.
+func Files(lang string) []File {
+	if lang != "node" {
+		return nil
+	}
+	return []File{{nodePath, slices.Clone(holdNode)}}
+}
 
 // Cold is the command line that runs the program at the path code, in lang (python, node or bash) by the interpreter at
 // the path program. What follows it are the arguments of the program.

@@ -159,7 +159,7 @@ var base = []string{"json", "csv", "re", "datetime", "sqlite3", "random", "tempf
 func heldArgv(t *testing.T, lang, program, path string, modules []string) []string {
 	t.Helper()
 	argv := Held(lang, program, path, modules)
-	for _, f := range Files() {
+	for _, f := range Files(lang) {
 		if i := slices.Index(argv, f.Path); i >= 0 {
 			argv[i] = filepath.Join(t.TempDir(), filepath.Base(f.Path))
 			if err := os.WriteFile(argv[i], f.Data, 0o444); err != nil {

@@ -5,6 +5,7 @@ import io
 import itertools
 import os
 import sys
+import time
 import weakref
 
 
@@ -64,6 +65,12 @@ def settle():
     To look at an object is to count a use of it, and so to write to its page, which a copy would first have to copy.
     """
     forget_home()
+    for _ in range(500):
+        if len(os.listdir("/proc/self/task")) == 1:
+            break
+        time.sleep(.01)  # a thread that a module started while it was loaded is told to end, and takes a while to
+    if "threading" in sys.modules:
+        sys.modules["threading"]._counter = itertools.count(1).__next__  # threads of modules counted too
     held.clear()
     held.update(sys.modules)
     built.clear()
@@ -76,11 +83,15 @@ def forget_home():
     """Have matplotlib look anew for a place of its own: the one that it found is not the program's."""
     matplotlib, shutil = sys.modules.get("matplotlib"), sys.modules.get("shutil")
     for name in ("get_configdir", "get_cachedir"):
-        clear = getattr(getattr(matplotlib, name, None), "cache_clear", None)
-        if clear:
-            clear()
-    if matplotlib and shutil:
-        atexit.unregister(shutil.rmtree)  # of the place that it made where there was none
+        find = getattr(matplotlib, name, None)
+        if hasattr(find, "cache_clear"):
+            find.cache_clear()
+        elif getattr(find, "__closure__", None):
+            cells = dict(zip(find.__code__.co_freevars, find.__closure__))
+            if "called" in cells:
+                cells["called"].cell_contents = False
+    if shutil:
+        atexit.unregister(shutil.rmtree)  # of the place that it made where there was none, also if it could not be loaded
 
 
 def libc():
@@ -122,11 +133,7 @@ def exercise(name):
     elif name == "datetime":
         sys.modules[name].datetime.strptime("2024-02-29 10:11:12", "%Y-%m-%d %H:%M:%S").strftime("%d %b %Y")
     elif name == "sqlite3":
-        with sys.modules[name].connect(":memory:") as db:
-            db.execute("create table t (a, b)")
-            db.executemany("insert into t values (?, ?)", [(1, "x"), (2, "y")])
-            db.execute("select a, count(*) from t group by a order by b").fetchall()
-        db.close()
+        exercise_sqlite(sys.modules[name])
     elif name == "numpy":
         numpy = sys.modules[name]
         a = numpy.arange(12.0).reshape(3, 4)
@@ -148,6 +155,19 @@ def exercise(name):
         file = io.BytesIO()
         book.save(file)
         sys.modules[name].load_workbook(io.BytesIO(file.getvalue()))
+
+
+def exercise_sqlite(sqlite3):
+    import ctypes
+    # SQLite draws random numbers by itself, and would from where it is in each copy. Where it cannot be told to begin anew it
+    # must not begin.
+    begin = ctypes.CDLL(getattr(sys.modules["_sqlite3"], "__file__", None)).sqlite3_randomness
+    with sqlite3.connect(":memory:") as db:
+        db.execute("create table t (a, b)")
+        db.executemany("insert into t values (?, ?)", [(1, "x"), (2, "y")])
+        db.execute("select a, count(*) from t group by a order by b").fetchall()
+    db.close()
+    begin(0, None)
 
 
 def exercise_pandas(pandas):
@@ -208,6 +228,8 @@ def become(stdin, args, env):
         sys.modules["time"].tzset()
     if "tempfile" in sys.modules:
         sys.modules["tempfile"].tempdir = None  # goes by TMPDIR
+    if "threading" in sys.modules:
+        sys.modules["threading"].main_thread()._native_id = sys.modules["threading"].get_native_id()  # of a copy
     if not stdin:
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)

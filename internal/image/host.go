@@ -47,6 +47,7 @@ var allowed = []struct{ path, why string }{
 	{"/etc/ld-musl-*.path", "where musl finds libraries (Alpine)"},
 	{"/etc/ld.so.cache", "where glibc finds libraries"},
 	{"/etc/magic", "file types by content"},
+	{"/etc/matplotlibrc", "matplotlib does not load without it (Debian)"},
 	{"/etc/mime.types", "file types by name"},
 	{"/etc/os-release", "which distribution this is"},
 	{"/etc/pki/ca-trust/extracted", "public certificates (Fedora)"},
