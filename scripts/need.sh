@@ -10,7 +10,7 @@ has() {
 	case $1 in
 	python) [ -x /usr/bin/python3 ] || [ -x /usr/local/bin/python3 ] ;;
 	node) [ -x /usr/bin/node ] || [ -x /usr/local/bin/node ] || [ -x /usr/bin/nodejs ] ;;
-	pytests) /usr/bin/python3 -c 'import test.libregrtest' 2>/dev/null ;;
+	pytests) /usr/bin/python3 -c 'import test.test_fcntl' 2>/dev/null ;;
 	pandas) /usr/bin/python3 -c 'import pandas' 2>/dev/null ;;
 	mke2fs | newuidmap | bwrap | runc | cc) PATH="$PATH:/usr/sbin:/sbin" command -v "$1" >/dev/null 2>&1 ;;
 	*) echo "need.sh: unknown tool $1" >&2; exit 2 ;;

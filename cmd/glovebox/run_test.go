@@ -346,7 +346,7 @@ func TestServers(t *testing.T) {
 		t.Error(exit, errs)
 	}
 	tl.env["GLOVEBOX_SERVER"] = "http://x"
-	if exit, _, errs := tl.run("run", "-c", "1"); exit != 126 || !strings.Contains(errs, "GLOVEBOX_SERVER is not") {
+	if exit, _, errs := tl.run("run", "-c", "1"); exit != 126 || !strings.Contains(errs, "GLOVEBOX_SERVER with http is not") {
 		t.Error(exit, errs)
 	}
 	if exit, _, errs := tl.run("run", "--local", "-c", "1"); exit != 0 {

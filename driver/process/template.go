@@ -223,8 +223,9 @@ func (t *template) note(s *sandbox, lives bool) {
 // answerLimit bounds how long a template may take to make a copy of itself; it takes a millisecond or two.
 const answerLimit = 10 * time.Second
 
-// fork has the template make a copy of itself, with far as the control socket of the copy's init. One that does not answer
-// is ended, since an answer that comes late must not be taken for that of another order; that a caller gives up is no reason.
+// fork has the template make a copy of itself, with far as the control socket of the copy's init. One that does not
+// answer is ended, since an answer that comes late must not be taken for that of another order; that a caller gives up
+// is no reason.
 func (t *template) fork(ctx context.Context, s *sandbox, far *os.File) (*initProcess, error) {
 	t.asking.Lock()
 	defer t.asking.Unlock()
