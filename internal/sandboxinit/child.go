@@ -340,7 +340,11 @@ func (c *child) raiseOOMScore() syscall.Errno {
 func (c *child) setLimits() syscall.Errno {
 	syscall.RawSyscall(syscall.SYS_UMASK, 0o022, 0, 0)
 	for i := 0; i < len(wire.ProgramLimits); i++ {
-		if e := setLimit(&wire.ProgramLimits[i]); e != 0 {
+		l := &wire.ProgramLimits[i]
+		if c.template && (l.What == unix.RLIMIT_SIGPENDING || l.What == unix.RLIMIT_MEMLOCK) {
+			continue // the kernel would bound all its copies together by them; each has its own
+		}
+		if e := setLimit(l); e != 0 {
 			return e
 		}
 	}

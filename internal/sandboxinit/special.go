@@ -76,11 +76,14 @@ func (s *sandbox) makeProc() error {
 // host's share too: watches are counted for whoever made the user namespace as well, and connections that nobody accepts,
 // or that have ended, for nobody.
 func (s *sandbox) limitKernel() error {
-	const buffer = "sys/net/ipv4/tcp_rmem"
+	const user, buffer = "sys/user/", "sys/net/ipv4/tcp_rmem"
 	for _, l := range []struct{ file, most string }{
-		{"sys/user/max_inotify_instances", "16"}, {"sys/user/max_inotify_watches", "8192"}, {buffer, wire.ReceiveBuffer},
+		{user + "max_inotify_instances", "16"}, {user + "max_inotify_watches", "8192"}, {buffer, wire.ReceiveBuffer},
 		{"sys/net/ipv4/tcp_max_tw_buckets", "4096"},
 	} {
+		if s.setup.Template && strings.HasPrefix(l.file, user) {
+			continue // it would bound all its copies together, each of which has its own
+		}
 		if err := kernelfile.WriteAt(s.proc, l.file, l.most); err != nil {
 			return step("limit "+l.file, err)
 		}
