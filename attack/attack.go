@@ -56,6 +56,10 @@ type Config struct {
 	Progress func(n, of int, p Program)
 	// Proc is where the host's processes are seen; empty means /proc.
 	Proc string
+	// Unnamed gives no program a name, so that what a Service has ready may serve it. Then Sandbox must tell under which name
+	// the control groups of a run's sandbox are, from its start on; nil means that of the run.
+	Unnamed bool
+	Sandbox func(run string) string
 
 	teardown time.Duration // until nothing may be left of sandboxes whose runs have ended; zero means 10 s
 }
@@ -70,8 +74,9 @@ type Outcome struct {
 	Found []string `json:"found,omitempty"`
 	// Claims are what the program says that it got.
 	Claims []glovebox.Untrusted `json:"claims,omitempty"`
-	// Run is the id of its record.
+	// Run is the id of its record; Start how its sandbox began (see glovebox.Result).
 	Run    string `json:"run,omitempty"`
+	Start  string `json:"start,omitempty"`
 	TookMS int64  `json:"took_ms"`
 }
 
@@ -121,6 +126,9 @@ func run(ctx context.Context, cfg Config, all []Program) (_ *Report, err error) 
 	}
 	if cfg.teardown == 0 {
 		cfg.teardown = 10 * time.Second
+	}
+	if cfg.Sandbox == nil {
+		cfg.Sandbox = func(run string) string { return run }
 	}
 	if err := CheckAxes(cfg.Axes); err != nil {
 		return nil, err

@@ -142,7 +142,8 @@ func inItsGroup(l *laboratory, all []process) ([]string, error) {
 			_, rest, _ := strings.Cut(strings.TrimSpace(line), ":")
 			names, path, _ := strings.Cut(rest, ":")
 			for name := range strings.SplitSeq(names, ",") {
-				if slices.Contains([]string{"memory", "pids", "cpu"}, name) && !strings.Contains(path, "run_") {
+				if slices.Contains([]string{"memory", "pids", "cpu"}, name) && !strings.Contains(path, "run_") &&
+					!strings.Contains(path, "spare_") {
 					found = append(found, "a process is in the group "+path+" of "+name)
 				}
 			}

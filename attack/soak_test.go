@@ -34,6 +34,12 @@ type soak struct {
 // newSoak makes one, and demands at the end of the test that nothing of it is left.
 func newSoak(t *testing.T) *soak {
 	t.Helper()
+	return newSoakWith(t, engine.Pool{}, func(d *process.Driver) driver.Driver { return d })
+}
+
+// newSoakWith makes one that has sandboxes ready; as is what its engine uses of a driver.
+func newSoakWith(t *testing.T, pool engine.Pool, as func(*process.Driver) driver.Driver) *soak {
+	t.Helper()
 	l := need(t)
 	dir, err := os.MkdirTemp(l.dir, "soak-")
 	if err != nil {
@@ -53,10 +59,11 @@ func newSoak(t *testing.T) *soak {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s.engine, err = engine.New(engine.Config{DataDir: s.data, Drivers: []driver.Driver{d}}); err != nil {
+	before := s.look(t) // nothing is there
+	s.engine, err = engine.New(engine.Config{DataDir: s.data, Drivers: []driver.Driver{as(d)}, Pool: pool, RuntimeDir: filepath.Join(dir, "locks")})
+	if err != nil {
 		t.Fatal(err)
 	}
-	before := s.look(t) // before the first run: nothing is there
 	t.Cleanup(func() {
 		if err := s.engine.Close(); err != nil {
 			t.Errorf("close: %v", err)

@@ -75,7 +75,7 @@ func (l *laboratory) attack(ctx context.Context, p Program, r *Report) (Outcome,
 	}
 	after := freeRoom(l.folders())
 	o.freed.bytes, o.freed.files = room.bytes-after.bytes, room.files-after.files
-	out.Run, r.Isolation, r.Posture = o.result.ID, o.result.Isolation, o.result.Posture
+	out.Run, out.Start, r.Isolation, r.Posture = o.result.ID, o.result.Start, o.result.Isolation, o.result.Posture
 	return l.judge(out, o, found), nil
 }
 
@@ -117,6 +117,9 @@ func (l *laboratory) request(p Program) (glovebox.Request, error) {
 	r := glovebox.Request{Code: string(code), CodeName: p.file, Lang: languages[path.Ext(p.file)],
 		Isolation: l.cfg.Isolation,
 		Collect:   true, Limits: glovebox.Limits{Wall: wall, View: 256 * glovebox.KiB}}
+	if l.cfg.Unnamed {
+		r.CodeName = ""
+	}
 	if p.Disposable {
 		r.Env = map[string]string{"HARNESS_OK": "1"}
 	}
@@ -179,7 +182,7 @@ func (l *laboratory) start(ctx context.Context, p Program, report func([]string)
 // users are the processes of a run that are the user's.
 func (l *laboratory) users(run string) []process {
 	var all []process
-	for _, p := range processes(l.cfg.Proc, run) {
+	for _, p := range processes(l.cfg.Proc, l.cfg.Sandbox(run)) {
 		if !p.first {
 			all = append(all, p)
 		}
@@ -211,7 +214,7 @@ func (l *laboratory) remains(ctx context.Context) []string {
 	for {
 		var left []string
 		for _, run := range l.runs {
-			for _, p := range processes(l.cfg.Proc, run) {
+			for _, p := range processes(l.cfg.Proc, l.cfg.Sandbox(run)) {
 				left = append(left, fmt.Sprintf("process %d of %s is there: %s", p.pid, run, strings.TrimSpace(p.read("comm"))))
 			}
 		}

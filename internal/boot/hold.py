@@ -149,6 +149,7 @@ def exercise(name):
         axes.legend()
         figure.savefig(io.BytesIO(), format="png")
         pyplot.close("all")
+        sys.modules["matplotlib.font_manager"]._get_font.cache_clear()  # it has their files open
     elif name == "openpyxl":
         book = sys.modules[name].Workbook()
         book.active.append(["a", 1])
