@@ -124,8 +124,8 @@ var information = map[string]string{
 }
 
 var lifetime = map[string]string{
-	"LT-01": "TestLT01LeftForTheNext", "LT-02": "TestLT01LeftForTheNext", "LT-04": "TestLT01LeftForTheNext",
-	"LT-05": "TestLT01LeftForTheNext", "LT-09": "TestLT09LateFinalisers",
+	"LT-01": "TestLT01LeftForTheNext TestLTWarmReuse", "LT-02": "TestLT01LeftForTheNext TestLTWarmReuse",
+	"LT-04": "TestLT01LeftForTheNext TestLTWarmReuse", "LT-05": "TestLT01LeftForTheNext TestLTWarmReuse", "LT-09": "TestLT09LateFinalisers",
 	"LT-11": "TestRS44CallerGoesAway TestRS45Churn driver/process:TestSupervisorDies", "LT-14": noSessions,
 }
 
