@@ -70,3 +70,29 @@ print("boundary", email.generator._make_boundary())
 		}
 	}
 }
+
+// TestForkForgets: a copy finds in its memory none of the orders by which others were made: its user ids are its own alone.
+func TestForkForgets(t *testing.T) {
+	needRoot(t)
+	w := newWarm(t)
+	h := hold(t, w.image, "python")
+	tm := w.template(w.spec(), h)
+	const code = `
+import os, re
+found = set()
+ids = re.compile(rb"1000 ([0-9]{6,10}) 1[\n]")
+memory = os.open("/proc/self/mem", 0)
+for line in open("/proc/self/maps"):
+    words = line.split()
+    begin, end = (int(n, 16) for n in words[0].split("-"))
+    if words[1][0] == "r" and not words[-1].startswith("[v"):
+        found.update(m.group(1) for m in ids.finditer(os.pread(memory, end - begin, begin)))
+own = open("/proc/self/uid_map", "rb").read().split()[-2]
+print(len(found - {own}), len(found & {own}))
+`
+	for range 4 {
+		if got := w.run(w.forked(tm, w.spec()), h, code); got.Out != "0 1\n" || got.Err != "" {
+			t.Errorf("%+v", got)
+		}
+	}
+}

@@ -74,13 +74,28 @@ def clone(flags, group, after):
 
 def receive(sock, limit):
     """Take a message and its descriptors."""
-    size = _socket.CMSG_SPACE(4 * 64)
-    data, parts, _, _ = sock.recvmsg(limit, size)
+    data, parts, _, _ = sock.recvmsg(limit, _socket.CMSG_SPACE(4 * 64))
+    return data, descriptors(parts)
+
+
+# The order at hand. It has the ids of a sandbox, and whatever is left of it in memory each later copy could read.
+order = bytearray(4096)
+no_order = bytes(4096)
+
+
+def receive_order(channel):
+    """Take an order, and forget that before."""
+    order[:] = no_order
+    size, parts, _, _ = channel.recvmsg_into([order], _socket.CMSG_SPACE(4 * 64))
+    return size, descriptors(parts)
+
+
+def descriptors(parts):
     fds = []
     for level, kind, text in parts:
         if level == _socket.SOL_SOCKET and kind == _socket.SCM_RIGHTS:
             fds += [int.from_bytes(text[i:i + 4], sys.byteorder) for i in range(0, len(text) - len(text) % 4, 4)]
-    return data, fds
+    return fds
 
 
 def send(sock, text, fds=()):
@@ -114,11 +129,11 @@ def template(fd, modules):
     channel = _socket.socket(fileno=fd)
     send(channel, ("ready\n" + "".join(sizes)).encode())
     while True:
-        order, fds = receive(channel, 1 << 16)
-        if not order:
+        size, fds = receive_order(channel)
+        if not size:
             os._exit(0)
         try:
-            mine = serve(channel, order, fds)
+            mine = serve(channel, size, fds)
         except OSError as error:
             send(channel, ("%s: errno %d" % (error.strerror or error.args[-1], error.errno)).encode())
             mine = None
@@ -148,9 +163,11 @@ def keep_owner():
             os.setresuid(-1, -1, 1001)
 
 
-def serve(channel, order, fds):
+def serve(channel, size, fds):
     """Make one copy. In the copy it returns the socket at which the copy is fenced; in the template, nothing."""
-    kind, single, unified, parents, caps, ids = order.split(b"\0")
+    last = order.rfind(b"\0", 0, size)
+    kind, single, unified, parents, caps = bytes(order[:last]).split(b"\0")
+    ids = memoryview(order)[last + 1:size]
     if kind != b"fork":
         raise OSError(22, "read the order")
     control, init, rest = fds[0], fds[1], fds[2:]
