@@ -299,6 +299,11 @@ func (w *started) fetch() (notes int, name string, err error) {
 	}
 	defer unix.Close(process)
 	if notes, err = unix.PidfdGetfd(process, w.notes, 0); err != nil {
+		// The kernel refuses it for whoever is ending too, which says nothing of this machine.
+		ending := []unix.PollFd{{Fd: int32(process), Events: unix.POLLIN}}
+		if n, _ := unix.Poll(ending, 100); n > 0 {
+			err = unix.ESRCH
+		}
 		return -1, "", err
 	}
 	buf := make([]byte, 64)
