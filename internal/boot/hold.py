@@ -260,8 +260,6 @@ def reseed():
         modules["numpy.random"].seed()
     if "tempfile" in modules:
         modules["tempfile"]._name_sequence = None
-    if "sqlite3" in modules:  # which draws its seed anew for the first file that a process opens
-        modules["sqlite3"].connect("file:%s?mode=ro" % os.devnull, uri=True).close()
     if "ssl" in modules:
         modules["ssl"].RAND_add(os.urandom(32), 32.0)
     if "uuid" in modules:
