@@ -87,7 +87,10 @@ func TestLT11ServerKilled(t *testing.T) {
 	if err != nil {
 		t.Errorf("%v: %s", err, out)
 	}
-	settle(10*time.Second, func() bool { runs, _ := os.ReadDir(filepath.Join(s.data, "runs")); return len(runs)+len(s.groups()) == 0 })
+	settle(10*time.Second, func() bool {
+		runs, _ := os.ReadDir(filepath.Join(s.data, "runs"))
+		return len(runs)+len(s.groups()) == 0
+	})
 	if runs, _ := os.ReadDir(filepath.Join(s.data, "runs")); len(runs) > 0 || len(s.groups()) > 0 {
 		t.Errorf("left: %v, %q", runs, s.groups())
 	}

@@ -39,7 +39,25 @@ def state():
     yield "thread", len(os.sched_getaffinity(0)), read("/proc/self/timerslack_ns"), libc.prctl(21), libc.prctl(3), read("/proc/self/coredump_filter")
     yield "place", os.getcwd(), os.umask(0o22), os.getuid(), os.getgid(), os.getgroups(), os.getpgid(0) - os.getpid(), os.getsid(0) - os.getpid(), os.uname()[1]
     yield "others", locale.setlocale(locale.LC_ALL), decimal.getcontext().prec, time.tzname, read("/proc/sys/kernel/shmmax"), sys.stdout.encoding
-    yield "mounts", sorted(line.split()[4] for line in open("/proc/self/mountinfo") if " /inputs " not in line), read("/proc/self/cgroup"), read("/proc/self/personality"), read("/proc/self/comm")
+    yield "mounts", sorted(line.split()[4] for line in open("/proc/self/mountinfo")), read("/proc/self/cgroup"), read("/proc/self/personality"), read("/proc/self/comm")
+    yield "prctl", [libc.prctl(n, 0, 0, 0, 0) for n in (3, 7, 16, 23, 27, 30, 38, 42)], number(2), number(37)
+    for path in ("/proc/self", "/proc/self/fd/1", "/proc/self/mem", "/proc/self/environ", "/proc/self/ns/user", "/code", "/workspace", "/inputs"):
+        at = os.stat(path)
+        yield path, oct(at.st_mode), at.st_uid, at.st_gid
+    yield "streams", [(s.name, s.mode, s.encoding, s.errors, s.line_buffering, s.newlines, s.isatty(), s.fileno(), type(s.buffer).__name__,
+                       s.buffer.raw.mode, s.buffer.raw.closefd, s is t) for s, t in
+                      ((sys.stdin, sys.__stdin__), (sys.stdout, sys.__stdout__), (sys.stderr, sys.__stderr__))]
+    with open("/dev/stdout", "a") as again:
+        print("again", file=again)
+    yield "main", sorted(globals()), __name__, __file__, __spec__, __loader__ is not None, sys.orig_argv[2:3], sys.warnoptions, sys._xoptions
+    yield "threads", threading.main_thread() is threading.current_thread(), threading.get_native_id() - os.getpid(), threading.main_thread().name
+    yield "time", time.process_time() < 5, resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime, signal.set_wakeup_fd(-1), os.cpu_count()
+    yield "input", sys.stdin.read(), os.fstat(0).st_rdev, sys.stdin.seekable()
+
+
+def number(option):
+    n = ctypes.c_int(-1)
+    return libc.prctl(option, ctypes.byref(n)), n.value
 
 
 for line in state():
