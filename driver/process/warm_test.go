@@ -168,12 +168,13 @@ func TestHold(t *testing.T) {
 // TestForks makes copies that live at the same time: each has all of the fence, and nothing of another's.
 func TestForks(t *testing.T) {
 	w := newWarm(t)
-	h := hold(t, w.image, "python", "json", "random", "tempfile", "uuid")
+	h := hold(t, w.image, "python", "json", "random", "sqlite3", "tempfile", "uuid")
 	tm := w.template(w.spec(), h)
 	cold := start(t, w.driver, limits(), "sleep 60")
 	const code = `
-import os, random, secrets, signal, tempfile, uuid
-print(random.random(), secrets.token_hex(4), uuid.uuid4(), os.urandom(4).hex(), tempfile.mktemp())
+import os, random, secrets, signal, sqlite3, tempfile, uuid
+chance = sqlite3.connect(":memory:").execute("select hex(randomblob(8))").fetchone()[0]
+print(chance, random.random(), secrets.token_hex(4), uuid.uuid4(), os.urandom(4).hex(), tempfile.mktemp())
 print([os.listdir(d) for d in ("/workspace", "/tmp", "/dev/shm", "/outputs", "/inputs")])
 print(sorted(os.listdir("/proc/self/fd")), os.getpid(), os.getppid(), os.getuid(), os.getcwd())
 print([p for p in os.listdir("/proc") if p.isdigit()], signal.getsignal(signal.SIGCHLD) == signal.SIG_DFL)
@@ -216,8 +217,8 @@ input()
 			seen[user] = true
 		}
 	}
-	if len(seen) < copies*5+1 {
-		t.Errorf("%d different words of %d", len(seen), copies*5)
+	if len(seen) < copies*6+1 {
+		t.Errorf("%d different words of %d", len(seen), copies*6)
 	}
 }
 

@@ -340,6 +340,10 @@ func (c *child) raiseOOMScore() syscall.Errno {
 func (c *child) setLimits() syscall.Errno {
 	syscall.RawSyscall(syscall.SYS_UMASK, 0o022, 0, 0)
 	for i := 0; i < len(wire.ProgramLimits); i++ {
+		// The kernel holds all that is in a user namespace to what its maker was limited to: copies would have one limit together.
+		if c.template && wire.ProgramLimits[i].What == unix.RLIMIT_SIGPENDING {
+			continue
+		}
 		if e := setLimit(&wire.ProgramLimits[i]); e != 0 {
 			return e
 		}
