@@ -222,6 +222,14 @@ func supervisorDies(t *testing.T, processes int, until time.Duration) {
 // TestSupervisorDiesWhileAllIsFrozen: where the freezer of version 1 is what kills, which is for an ordinary user, a
 // supervisor can die between freezing and thawing, and in a frozen group nothing dies.
 func TestSupervisorDiesWhileAllIsFrozen(t *testing.T) {
+	t.Run("cold", func(t *testing.T) { diesFrozen(t, "victim_") })
+	t.Run("warm", func(t *testing.T) {
+		t.Setenv(warmEnv, "1")
+		diesFrozen(t, "copy_")
+	})
+}
+
+func diesFrozen(t *testing.T, name string) {
 	cgroup := os.Getenv(userCgroupEnv)
 	if cgroup == "" {
 		t.Skip("TestOrdinaryUser runs it")
@@ -230,20 +238,22 @@ func TestSupervisorDiesWhileAllIsFrozen(t *testing.T) {
 	if line, err := out.ReadString('\n'); line != "running\n" {
 		t.Fatalf("%q, %v", line, err)
 	}
-	states, err := filepath.Glob("/sys/fs/cgroup/freezer" + cgroup + "/victim_*/freezer.state")
-	if err != nil || len(states) != 1 {
+	states, err := filepath.Glob("/sys/fs/cgroup/freezer" + cgroup + "/" + name + "*/freezer.state")
+	if err != nil || len(states) == 0 {
 		t.Fatalf("%q, %v", states, err)
 	}
-	if err := os.WriteFile(states[0], []byte("FROZEN"), 0); err != nil {
-		t.Fatal(err)
-	}
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
-		state, err := os.ReadFile(states[0])
-		if err != nil || time.Now().After(deadline) {
-			t.Fatalf("not frozen: %q, %v", state, err)
+	for _, file := range states {
+		if err := os.WriteFile(file, []byte("FROZEN"), 0); err != nil {
+			t.Fatal(err)
 		}
-		if string(state) == "FROZEN\n" {
-			break
+		for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+			state, err := os.ReadFile(file)
+			if err != nil || time.Now().After(deadline) {
+				t.Fatalf("not frozen: %q, %v", state, err)
+			}
+			if string(state) == "FROZEN\n" {
+				break
+			}
 		}
 	}
 	if err := cmd.Process.Kill(); err != nil {
@@ -251,7 +261,7 @@ func TestSupervisorDiesWhileAllIsFrozen(t *testing.T) {
 	}
 	nothing(t, cgroup, time.Second)
 	// The next start would remove the groups; here none follows.
-	tops, _ := filepath.Glob("/sys/fs/cgroup/*" + cgroup + "/victim_*")
+	tops, _ := filepath.Glob("/sys/fs/cgroup/*" + cgroup + "/*_*-t*")
 	for _, top := range tops {
 		if err := os.Remove(top); err != nil {
 			t.Error(err)

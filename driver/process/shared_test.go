@@ -1,6 +1,10 @@
 package process_test
 
-import "testing"
+import (
+	"bufio"
+	"io"
+	"testing"
+)
 
 // TestSharedByTheKernel is about what the kernel counts for the user who made a namespace, or for nobody, or tells to whoever
 // asks: a program gets a small part of it or none.
@@ -61,5 +65,32 @@ print(struct.unpack("3i", c.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12
 t = socket.socket(); t.bind(("127.0.0.1", 0)); t.listen(5); socket.create_connection(t.getsockname()); s.listen(1); print("end")'`
 	if got := start(t, newDriver(t), limits(), script).output(t); got != "True\nend\n" {
 		t.Errorf("inside: %q", got)
+	}
+}
+
+// TestCopiesTakeNothingFromEachOther: what the kernel counts for whoever made a user namespace it counts for the template too,
+// yet a copy that takes all that it can get leaves the next as much, also what its init needs to be made.
+func TestCopiesTakeNothingFromEachOther(t *testing.T) {
+	w := newWarm(t)
+	h := hold(t, w.image, "python")
+	tm := w.template(w.spec(), h)
+	const greedy = `
+import ctypes, os, signal
+libc = ctypes.CDLL(None, use_errno=True)
+watches = signals = 0
+while libc.inotify_init() >= 0: watches += 1
+signal.pthread_sigmask(signal.SIG_BLOCK, [40])
+while signals < 5000 and libc.sigqueue(os.getpid(), 40, None) == 0: signals += 1
+print(watches, signals, flush=True)
+input()
+`
+	for range 2 {
+		in, out := io.Pipe()
+		defer out.Close()
+		p := begin(t, w.forked(tm, w.spec()), h, limits(), greedy, in)
+		line, err := bufio.NewReader(p.Stdout()).ReadString('\n')
+		if line != "16 1024\n" {
+			t.Errorf("it got %q, %v", line, err)
+		}
 	}
 }

@@ -48,6 +48,9 @@ type template struct {
 	living sync.Mutex
 	copies map[*sandbox]bool // that are not closed
 
+	life    context.Context // ends when the template is to be closed, and with it what is being forked
+	end     context.CancelFunc
+	forking sync.RWMutex // held by whoever forks
 	closing sync.Once
 	closed  error
 
@@ -76,6 +79,7 @@ func (d *Driver) Template(ctx context.Context, spec driver.Spec, hold driver.Hol
 		return nil, err
 	}
 	t := &template{driver: d, hold: hold, box: s, copies: map[*sandbox]bool{}}
+	t.life, t.end = context.WithCancel(context.Background())
 	if err := t.begin(ctx); err != nil {
 		err = errors.Join(fmt.Errorf("start template: %w", err), said(t.process))
 		ctx, cancel := undoContext(ctx)
@@ -168,8 +172,18 @@ func (t *template) receive(ctx context.Context) (string, []*os.File, error) {
 	return string(b[:n]), files, nil
 }
 
+var errClosed = errors.New("fork: the template is closed")
+
 // Fork makes a sandbox whose interpreter is a copy of the template's.
 func (t *template) Fork(ctx context.Context, spec driver.Spec) (driver.HeldSandbox, error) {
+	t.forking.RLock()
+	defer t.forking.RUnlock()
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	defer context.AfterFunc(t.life, func() { stop(errClosed) })()
+	if t.life.Err() != nil {
+		return nil, errClosed
+	}
 	s, err := t.driver.hold(ctx, spec, t.hold, origin{from: t, held: t.hold.Memory}, func(s *sandbox) (*process, error) {
 		return s.bring(ctx, &wire.Exec{Dir: t.hold.Command.Dir, Forked: true}, nil)
 	})
@@ -240,9 +254,9 @@ func (t *template) fork(ctx context.Context, s *sandbox, far *os.File) (*initPro
 		return nil, err
 	}
 	defer wire.CloseAll(parents)
+	ids := lines(s.ids.extents(wire.ProgramID, IDPool{}))
 	order := bytes.Join([][]byte{[]byte("fork"), []byte(one(s.ids.single)), []byte(one(s.group.Unified() != nil)),
-		[]byte(strconv.Itoa(len(parents))), []byte(capabilityList()), []byte(lines(s.ids.extents(wire.ProgramID, IDPool{})))},
-		[]byte{0})
+		[]byte(strconv.Itoa(len(parents))), []byte(capabilityList()), []byte(ids)}, []byte{0})
 	fds := []int{wire.FD(far), wire.FD(t.init)}
 	if s.group.Unified() != nil {
 		fds = append(fds, wire.FD(s.group.Cradle()), wire.FD(s.group.Unified()))
@@ -253,9 +267,6 @@ func (t *template) fork(ctx context.Context, s *sandbox, far *os.File) (*initPro
 	if err := wire.SendFiles(t.channel, order, fds); err != nil {
 		return nil, fmt.Errorf("order a copy: %w", err)
 	}
-	late := errors.New("it did not answer in 10 s")
-	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), answerLimit, late)
-	defer cancel()
 	answer, files, err := t.receive(ctx)
 	if err != nil {
 		_ = t.box.init.kill()
@@ -341,6 +352,9 @@ func (t *template) Close(ctx context.Context) error {
 }
 
 func (t *template) close(ctx context.Context) error {
+	t.end()
+	t.forking.Lock() // a sandbox that is half made is its maker's to undo
+	t.forking.Unlock()
 	t.living.Lock()
 	left := slices.Collect(maps.Keys(t.copies))
 	t.living.Unlock()

@@ -75,7 +75,7 @@ func haveAccount() error {
 // asUser runs the conformance suite again, and what init does in the program's place, as an ordinary user, in this process's
 // mounts.
 func asUser(env []string, out io.Writer, sys *syscall.SysProcAttr) error {
-	cmd := exec.Command("/proc/self/exe", "-test.run", "TestConformance|TestSupervisorDiesWhileAllIsFrozen|TestListen|TestHold|TestFork|TestHeldRefuses|TestTemplateEnds", "-test.v")
+	cmd := exec.Command("/proc/self/exe", "-test.run", "TestConformance|TestSupervisorDiesWhileAllIsFrozen|TestListen|TestHold|TestFork|TestHeldRefuses|TestTemplateEnds|TestCopiesTake", "-test.v")
 	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr, cmd.SysProcAttr = "/", env, out, out, sys
 	return cmd.Run()
 }

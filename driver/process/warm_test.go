@@ -168,12 +168,13 @@ func TestHold(t *testing.T) {
 // TestForks makes copies that live at the same time: each has all of the fence, and nothing of another's.
 func TestForks(t *testing.T) {
 	w := newWarm(t)
-	h := hold(t, w.image, "python", "json", "random", "tempfile", "uuid")
+	h := hold(t, w.image, "python", "json", "random", "sqlite3", "tempfile", "uuid")
 	tm := w.template(w.spec(), h)
 	cold := start(t, w.driver, limits(), "sleep 60")
 	const code = `
-import os, random, secrets, signal, tempfile, uuid
-print(random.random(), secrets.token_hex(4), uuid.uuid4(), os.urandom(4).hex(), tempfile.mktemp())
+import os, random, secrets, signal, sqlite3, tempfile, uuid
+chance = sqlite3.connect(":memory:").execute("select hex(randomblob(8))").fetchone()[0]
+print(chance, random.random(), secrets.token_hex(4), uuid.uuid4(), os.urandom(4).hex(), tempfile.mktemp())
 print([os.listdir(d) for d in ("/workspace", "/tmp", "/dev/shm", "/outputs", "/inputs")])
 print(sorted(os.listdir("/proc/self/fd")), os.getpid(), os.getppid(), os.getuid(), os.getcwd())
 print([p for p in os.listdir("/proc") if p.isdigit()], signal.getsignal(signal.SIGCHLD) == signal.SIG_DFL)
@@ -216,8 +217,8 @@ input()
 			seen[user] = true
 		}
 	}
-	if len(seen) < copies*5+1 {
-		t.Errorf("%d different words of %d", len(seen), copies*5)
+	if len(seen) < copies*6+1 {
+		t.Errorf("%d different words of %d", len(seen), copies*6)
 	}
 }
 
@@ -334,6 +335,36 @@ func TestTemplateEnds(t *testing.T) {
 	if s, err := tm.Fork(context.Background(), w.spec()); err == nil {
 		s.Close(context.Background())
 		t.Error("it makes copies")
+	}
+}
+
+// TestTemplateClosesMeanwhile: a copy that is being made when its template is closed is undone, or closed with it.
+func TestTemplateClosesMeanwhile(t *testing.T) {
+	w := newWarm(t)
+	h := hold(t, w.image, "python")
+	for n := range 8 {
+		tm := w.template(w.spec(), h)
+		spec := w.spec()
+		var making sync.WaitGroup
+		making.Go(func() {
+			s, err := tm.Fork(context.Background(), spec)
+			if err != nil {
+				return
+			}
+			select {
+			case <-s.Lost():
+			case <-time.After(5 * time.Second):
+				t.Error("a copy lives on")
+			}
+		})
+		time.Sleep(time.Duration(n) * time.Millisecond)
+		if err := tm.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+		making.Wait()
+		if left, _ := filepath.Glob("/sys/fs/cgroup/*/*/" + spec.ID + "-*"); len(left) > 0 {
+			t.Errorf("left: %q", left)
+		}
 	}
 }
 

@@ -127,6 +127,7 @@ def template(fd, modules):
     seed_sqlite = sqlite_seed()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # so that the kernel takes note of the dead by itself
     refuse_shared()
+    forget_sqlite()
     channel = _socket.socket(fileno=fd)
     send(channel, ("ready\n" + "".join(sizes)).encode())
     while True:
@@ -155,6 +156,13 @@ def refuse_shared():
             rights = line.split()[1]
             if rights[1] == "w" and rights[3] == "s":
                 raise SystemExit("a template with memory that it shares cannot be copied: " + line)
+
+
+def forget_sqlite():
+    """Have SQLite begin its random numbers anew when it needs the next: copies would all have the same."""
+    module = sys.modules.get("_sqlite3")
+    if module is not None:
+        ctypes.CDLL(module.__file__).sqlite3_randomness(0, None)
 
 
 def keep_owner():

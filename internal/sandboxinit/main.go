@@ -13,6 +13,7 @@ import (
 	"io"
 	"os"
 	"runtime/debug"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -97,8 +98,28 @@ func (s *sandbox) end(code int) int {
 	if s.freezer >= 0 {
 		unix.Write(s.freezer, []byte("THAWED"))
 	}
+	if s.setup != nil && s.setup.Template {
+		awaitCopies()
+	}
 	return code
 }
+
+// awaitCopies lets the inits of a template's copies do the same first: the kernel ends them with this process. They end by
+// themselves, as the template does, and so become this process's children.
+func awaitCopies() {
+	for deadline := time.Now().Add(copiesLimit); time.Now().Before(deadline); {
+		pid, err := unix.Wait4(-1, nil, unix.WNOHANG, nil)
+		if err == unix.ECHILD {
+			return
+		}
+		if pid == 0 {
+			time.Sleep(time.Millisecond)
+		}
+	}
+}
+
+// copiesLimit bounds how long a template's init outlives its driver.
+const copiesLimit = 500 * time.Millisecond
 
 // ignoreSignals keeps every signal from ending init where the program has init's own user id and so might send one. Landlock
 // keeps them within the fence since its version 6; before, this does. Elsewhere the kernel refuses such signals by id, and
