@@ -99,6 +99,7 @@ type Stats struct {
 // KindStats is the same of one kind.
 type KindStats struct {
 	Tenant        string
+	Trust         glovebox.Trust
 	Isolation     glovebox.Isolation
 	Lang          string
 	Modules       []string
@@ -247,13 +248,13 @@ func (p *Pool) Stats() Stats {
 		if s.template != nil {
 			st.Templates++
 		}
-		st.Kinds = append(st.Kinds, KindStats{Tenant: s.kind.Tenant, Isolation: s.kind.Driver.Isolation(), Lang: s.kind.Hold.Lang,
-			Modules: slices.Clone(s.kind.Hold.Modules), Fork: s.forks(), Taken: s.taken, Empty: s.empty, Ready: len(s.spares),
-			Making: s.making, Target: s.target})
+		st.Kinds = append(st.Kinds, KindStats{Tenant: s.kind.Tenant, Trust: s.kind.Trust,
+			Isolation: s.kind.Driver.Isolation(), Lang: s.kind.Hold.Lang, Modules: slices.Clone(s.kind.Hold.Modules), Fork: s.forks(),
+			Taken: s.taken, Empty: s.empty, Ready: len(s.spares), Making: s.making, Target: s.target})
 	}
 	slices.SortFunc(st.Kinds, func(a, b KindStats) int {
-		return slices.Compare(append([]string{a.Tenant, string(a.Isolation), a.Lang}, a.Modules...),
-			append([]string{b.Tenant, string(b.Isolation), b.Lang}, b.Modules...))
+		return slices.Compare(append([]string{a.Tenant, string(a.Trust), string(a.Isolation), a.Lang}, a.Modules...),
+			append([]string{b.Tenant, string(b.Trust), string(b.Isolation), b.Lang}, b.Modules...))
 	})
 	return st
 }
