@@ -283,3 +283,12 @@ func TestNoReuse(t *testing.T) {
 	}
 	t.Logf("starts: %v; %+v", starts, w.PoolStats())
 }
+
+func TestPoolMakesSense(t *testing.T) {
+	for _, p := range []Pool{{Spares: -1}, {Spares: 1, Idle: -time.Second}} {
+		if e, err := New(Config{DataDir: t.TempDir(), Pool: p}); err == nil {
+			e.Close()
+			t.Errorf("%+v is taken", p)
+		}
+	}
+}
