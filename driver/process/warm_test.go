@@ -306,7 +306,7 @@ func TestHeldRefuses(t *testing.T) {
 	}
 	var e *glovebox.Error
 	if _, err := w.driver.Template(context.Background(), w.spec(), hold(t, w.image, "bash")); !errors.As(err, &e) ||
-		e.Code != glovebox.CodeUnavailable {
+		e.Code != glovebox.CodeUnavailable || !errors.Is(err, driver.ErrNoTemplates) {
 		t.Errorf("a template of bash: %v", err)
 	}
 }
