@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"glovebox"
+	"glovebox/driver"
 )
 
 // TestBoundary: a spare serves nobody's request but one that is alike in all that shapes it.
@@ -108,4 +109,41 @@ func TestManyKinds(t *testing.T) {
 			w.Error("the first kind is still there")
 		}
 	})
+}
+
+// TestTooSmall: for runs that may have less memory than a spare holds none is made.
+func TestTooSmall(t *testing.T) {
+	for name, held := range map[string]bool{"forks": false, "without templates": true} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, Config{}, 2*glovebox.GiB, func(w *world) {
+				if held {
+					w.failing(func(step string) error {
+						if step == "template" {
+							return driver.ErrNoTemplates
+						}
+						return nil
+					})
+				}
+				k := w.forked()
+				k.Hold.Memory = 2 * ForkMemory
+				small := ForkMemory - 1
+				if held { // some were asked for, and those do not count
+					w.Keep(k)
+					settled(time.Second)
+					small = ForkMemory
+				}
+				for range 20 {
+					if w.Take(k, small) != nil {
+						t.Error("given out to a run that may have less")
+					}
+					settled(growEvery)
+				}
+				for _, k := range w.Stats().Kinds {
+					if !held || k.Target != 2 {
+						t.Errorf("%+v", k)
+					}
+				}
+			})
+		})
+	}
 }

@@ -156,13 +156,19 @@ func (p *Pool) Take(kind Kind, memory glovebox.Size) *Lease {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	defer p.stir()
-	s := p.shelf(&kind)
+	var s *shelf
+	if memory >= kind.least() { // else no spare could ever be for such runs
+		s = p.shelf(&kind)
+	}
 	if s == nil {
 		p.counts.Empty++
 		return nil
 	}
 	now := time.Now()
-	s.asked = now
+	wanted := memory >= s.memory()
+	if wanted {
+		s.asked = now
+	}
 	for i := 0; i < len(s.spares); {
 		sp := s.spares[i]
 		if sp.memory > memory {
@@ -189,7 +195,7 @@ func (p *Pool) Take(kind Kind, memory glovebox.Size) *Lease {
 		p.out++
 		return &Lease{Sandbox: sp.box, ID: sp.id, Inputs: sp.inputs, Start: sp.start, pool: p, spare: sp}
 	}
-	if now.Sub(s.grown) >= growEvery { // what is missing may be in the making
+	if wanted && now.Sub(s.grown) >= growEvery { // what is missing may be in the making
 		s.grown = now
 		s.target = min(max(2*s.target, p.cfg.Min, 1), p.cfg.Max)
 	}
