@@ -14,7 +14,6 @@ import (
 	"glovebox"
 	"glovebox/driver"
 	"glovebox/internal/admission"
-	"glovebox/internal/image"
 	"glovebox/internal/store"
 	"glovebox/internal/trace"
 	"glovebox/policy"
@@ -140,12 +139,7 @@ func New(cfg Config) (*Engine, error) {
 	}
 	e := &Engine{cfg: cfg, drivers: map[glovebox.Isolation]driver.Driver{}, runs: filepath.Join(dir, "runs"),
 		opened: make(chan struct{}), teardown: make(chan struct{}, maxTeardown), retaining: make(chan struct{}, 1)}
-	e.image = sync.OnceValues(func() (Image, error) {
-		if cfg.Image != nil {
-			return cfg.Image, nil
-		}
-		return image.Host(image.Config{})
-	})
+	e.image = newImages(cfg.Image).get
 	e.memory = sync.OnceValues(func() (*admission.Admission, error) {
 		return admission.New(admission.Config{Dir: cfg.RuntimeDir, Size: cfg.MemoryBudget, Percent: cfg.MemoryPercent})
 	})

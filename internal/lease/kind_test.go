@@ -147,3 +147,25 @@ func TestTooSmall(t *testing.T) {
 		})
 	}
 }
+
+// TestKeepsWhatFollows: what is kept although nobody asks is kept of the next state of its image too, and nothing else is.
+func TestKeepsWhatFollows(t *testing.T) {
+	inBubble(t, Config{}, 2*glovebox.GiB, func(w *world) {
+		bash := w.kind()
+		bash.Hold.Lang = "bash"
+		w.Keep(w.kind())
+		w.Keep(bash)
+		settled(time.Second)
+		asked := w.kind()
+		asked.Identity, asked.Hold.Lang = "host@2", "node"
+		w.Take(asked, 512*mib)
+		settled(time.Hour)
+		w.discarded("image", 4)
+		w.ready(4)
+		for _, lang := range []string{"python", "bash"} {
+			k := w.kind()
+			k.Identity, k.Hold.Lang = "host@2", lang
+			w.close(w.take(k))
+		}
+	})
+}

@@ -204,27 +204,45 @@ func (p *Pool) Take(kind Kind, memory glovebox.Size) *Lease {
 	return nil
 }
 
-// shelf returns that of a kind, and makes it; nil where it may not be. What it makes obsolete is discarded.
+// shelf returns that of a kind, and makes it; nil where it may not be. What it makes obsolete is discarded, and kept of the
+// new state of its image if it was to be kept.
 func (p *Pool) shelf(kind *Kind) *shelf {
 	k := kind.key()
 	if s := p.shelves[k]; s != nil || p.closed || kind.Policy < p.policy {
 		return s
 	}
 	p.policy = kind.Policy
+	var kept []Kind
 	for _, s := range p.shelves {
 		switch {
 		case s.kind.Policy != kind.Policy:
 			p.drop(s, "policy")
 		case s.kind.Image == kind.Image && s.kind.Identity != kind.Identity:
+			if s.keep {
+				next := s.kind
+				next.Identity, next.Root = kind.Identity, kind.Root
+				kept = append(kept, next)
+			}
 			p.drop(s, "image")
 		}
 	}
 	now := time.Now()
+	for i := range kept {
+		p.add(&kept[i], now).keep = true
+	}
+	if s := p.shelves[k]; s != nil {
+		return s
+	}
 	if len(p.shelves) >= maxKinds && !p.makeRoom(now) {
 		return nil
 	}
+	return p.add(kind, now)
+}
+
+// add makes the shelf of a kind.
+func (p *Pool) add(kind *Kind, now time.Time) *shelf {
 	s := &shelf{kind: *kind, asked: now, measured: now, grown: now, target: max(p.cfg.Min, 1)}
-	p.shelves[k] = s
+	p.shelves[kind.key()] = s
 	return s
 }
 
