@@ -15,7 +15,7 @@ type Warmer interface {
 	Hold(ctx context.Context, spec Spec, hold Hold) (HeldSandbox, error)
 	// Template starts an interpreter of which such sandboxes are copies. It runs nothing of anybody's, ever. Its own memory is
 	// that of spec.Limits; hold.Memory is that of a copy. ctx bounds the start only. A driver without templates for hold.Lang
-	// fails with code unavailable.
+	// fails with code unavailable and ErrNoTemplates.
 	Template(ctx context.Context, spec Spec, hold Hold) (Template, error)
 }
 

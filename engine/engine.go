@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"os"
@@ -13,7 +14,6 @@ import (
 	"glovebox"
 	"glovebox/driver"
 	"glovebox/internal/admission"
-	"glovebox/internal/image"
 	"glovebox/internal/store"
 	"glovebox/internal/trace"
 	"glovebox/policy"
@@ -35,11 +35,11 @@ type Config struct {
 	// fit now waits. Zero: MemoryPercent of what the machine and this process's own control group allow; that zero: 75.
 	MemoryBudget  glovebox.Size
 	MemoryPercent int
-	// Pool is what is ready before anybody asks. Zero: nothing.
-	Pool Pool
 	// RuntimeDir holds the locks by which they share it. Empty: /run/glovebox for root, else
 	// /tmp/glovebox-UID.
 	RuntimeDir string
+	// Pool is what is ready before anybody asks. Zero: nothing.
+	Pool Pool
 	// Log gets one line for each run and what goes wrong beside them; nil discards.
 	Log *slog.Logger
 	// ServedBy is what results say about who served them; empty means local.
@@ -117,6 +117,9 @@ func New(cfg Config) (*Engine, error) {
 	if cfg.DataDir == "" {
 		return nil, errors.New("new engine: DataDir is empty")
 	}
+	if cfg.Pool.Spares < 0 || cfg.Pool.Idle < 0 {
+		return nil, fmt.Errorf("new engine: a pool of %d spares, idle after %v, makes no sense", cfg.Pool.Spares, cfg.Pool.Idle)
+	}
 	dir, err := filepath.Abs(cfg.DataDir)
 	if err != nil {
 		return nil, err
@@ -136,12 +139,7 @@ func New(cfg Config) (*Engine, error) {
 	}
 	e := &Engine{cfg: cfg, drivers: map[glovebox.Isolation]driver.Driver{}, runs: filepath.Join(dir, "runs"),
 		opened: make(chan struct{}), teardown: make(chan struct{}, maxTeardown), retaining: make(chan struct{}, 1)}
-	e.image = sync.OnceValues(func() (Image, error) {
-		if cfg.Image != nil {
-			return cfg.Image, nil
-		}
-		return image.Host(image.Config{})
-	})
+	e.image = newImages(cfg.Image).get
 	e.memory = sync.OnceValues(func() (*admission.Admission, error) {
 		return admission.New(admission.Config{Dir: cfg.RuntimeDir, Size: cfg.MemoryBudget, Percent: cfg.MemoryPercent})
 	})

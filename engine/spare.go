@@ -48,7 +48,6 @@ const dataMemory = 320 * glovebox.MiB
 // ready is what an engine has ready. A nil *ready has nothing.
 type ready struct {
 	pool   *lease.Pool
-	image  Image
 	limits glovebox.Limits // those that spares are made with
 	forks  bool
 	data   []string // of dataModules
@@ -67,7 +66,7 @@ func (e *Engine) newReady() *ready {
 		e.cfg.Log.Error("have sandboxes ready: all runs start cold", "err", err)
 		return nil
 	}
-	w := &ready{pool: pool, image: image, limits: e.policy.DefaultLimits(), forks: e.cfg.Pool.Forks}
+	w := &ready{pool: pool, limits: e.policy.DefaultLimits(), forks: e.cfg.Pool.Forks}
 	packages := image.Report().Packages
 	for _, m := range dataModules {
 		if slices.Contains(packages, m) {
@@ -87,18 +86,23 @@ func (w *ready) begin(e *Engine) {
 	if !d.Allow || !ok {
 		return
 	}
-	cmd, err := command(glovebox.Request{Lang: "python"}, w.image)
+	image, err := e.image()
 	if err != nil {
 		return // requests are told
 	}
-	w.pool.Keep(w.kind(warmer, home, "python", cmd, "", d.Grant))
+	cmd, err := command(glovebox.Request{Lang: "python"}, image)
+	if err != nil {
+		return // as well
+	}
+	w.pool.Keep(w.kind(warmer, home, "python", cmd, "", d.Grant, image))
 	if len(w.data) > 0 {
-		w.pool.Keep(w.kind(warmer, home, "python", cmd, w.data[0], d.Grant))
+		w.pool.Keep(w.kind(warmer, home, "python", cmd, w.data[0], d.Grant, image))
 	}
 }
 
-// kind is what serves code in lang, whose interpreter is started by cmd, without arguments, in an image of now.
-func (w *ready) kind(d driver.Warmer, tenant, lang string, cmd driver.Command, code string, g glovebox.Grant) lease.Kind {
+// kind is what serves code in lang, whose interpreter is started by cmd, without arguments.
+func (w *ready) kind(d driver.Warmer, tenant, lang string, cmd driver.Command, code string, g glovebox.Grant,
+	image Image) lease.Kind {
 	cmd.Env, cmd.Code, cmd.Stdin = environment(nil), nil, nil // what else there is comes with the request
 	hold := driver.Hold{Lang: lang, Command: cmd, Memory: waitMemory[lang]}
 	if lang == "python" {
@@ -107,9 +111,9 @@ func (w *ready) kind(d driver.Warmer, tenant, lang string, cmd driver.Command, c
 			hold.Modules, hold.Memory = slices.Concat(baseModules, w.data), dataMemory
 		}
 	}
-	identity := w.image.Identity()
+	identity := image.Identity()
 	name, _, _ := strings.Cut(identity, "@")
-	return lease.Kind{Driver: d, Tenant: tenant, Trust: g.Trust, Image: name, Identity: identity, Root: w.image.Root(),
+	return lease.Kind{Driver: d, Tenant: tenant, Trust: g.Trust, Image: name, Identity: identity, Root: image.Root(),
 		Limits: w.limits, Hold: hold, Fork: w.forks && lang == "python" && g.Trust != glovebox.TrustHostile}
 }
 
@@ -195,7 +199,7 @@ func (r *run) takeSpare(ctx context.Context) {
 	}
 	cmd := r.command
 	cmd.Argv = cmd.Argv[:len(cmd.Argv)-len(r.req.Args)]
-	kind := w.kind(d, r.who.Tenant, lang, cmd, r.req.Code, g)
+	kind := w.kind(d, r.who.Tenant, lang, cmd, r.req.Code, g, r.image)
 	if r.spare = w.pool.Take(kind, g.Limits.Memory); r.spare == nil {
 		r.spare = w.pool.Fork(ctx, kind, g.Limits.Memory)
 	}

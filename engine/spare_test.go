@@ -202,8 +202,8 @@ func TestModules(t *testing.T) {
 		"import pandas": true, "import numpy.linalg as l\n": true, "from pandas import *": true, "print(1)": false, "": false,
 		"import pandas2, my_numpy, numpyß": false, "__import__('numpy')": true, "import openpyxl": false, // the image lacks it
 	} {
-		w := &ready{image: fakeImage{}, data: []string{"numpy", "pandas"}}
-		kind := w.kind(&drivertest.Fake{}, "local", "python", driver.Command{}, code, glovebox.Grant{})
+		w := &ready{data: []string{"numpy", "pandas"}}
+		kind := w.kind(&drivertest.Fake{}, "local", "python", driver.Command{}, code, glovebox.Grant{}, fakeImage{})
 		if got := slices.Contains(kind.Hold.Modules, "numpy"); got != want {
 			t.Errorf("%q: modules %v", code, kind.Hold.Modules)
 		}
@@ -282,4 +282,13 @@ func TestNoReuse(t *testing.T) {
 		t.Errorf("%d sandboxes for %d runs: %v", len(seen), runs, starts)
 	}
 	t.Logf("starts: %v; %+v", starts, w.PoolStats())
+}
+
+func TestPoolMakesSense(t *testing.T) {
+	for _, p := range []Pool{{Spares: -1}, {Spares: 1, Idle: -time.Second}} {
+		if e, err := New(Config{DataDir: t.TempDir(), Pool: p}); err == nil {
+			e.Close()
+			t.Errorf("%+v is taken", p)
+		}
+	}
 }

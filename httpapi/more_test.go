@@ -1,10 +1,13 @@
 package httpapi
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -145,4 +148,31 @@ func FuzzDecodeRequest(f *testing.F) {
 			t.Errorf("%q is read as another: %s", text, diff)
 		}
 	})
+}
+
+// TestRunOutlivesNoClient: a client that stays and reads nothing holds up a run until its wall clock is over and a while, not
+// for ever.
+func TestRunOutlivesNoClient(t *testing.T) {
+	w := newWorld(t)
+	ended := make(chan struct{})
+	w.run = func(_ context.Context, _ glovebox.Principal, _ glovebox.Request, sink glovebox.Sink) (*glovebox.Result, error) {
+		defer close(ended)
+		const wall = time.Second/2 - answerTime // so that the while is over soon
+		sink.Event(glovebox.Event{Kind: "start", Run: "run_1", Limits: glovebox.Limits{Wall: wall}})
+		for range 64 { // more than a socket holds
+			sink.Event(glovebox.Event{Kind: "stdout", Run: "run_1", Data: bytes.Repeat([]byte("x"), 1<<20)})
+		}
+		return &glovebox.Result{ID: "run_1"}, nil
+	}
+	c, err := net.Dial("unix", w.socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	io.WriteString(c, "POST /v1/runs HTTP/1.1\r\nHost: x\r\nAccept: text/event-stream\r\nContent-Length: 12\r\n\r\n{\"code\":\"x\"}")
+	select {
+	case <-ended:
+	case <-time.After(5 * time.Second):
+		t.Error("the run is held up")
+	}
 }

@@ -13,7 +13,8 @@ import (
 )
 
 // stream tells a run's events as they happen, each sent at once. Nothing is sent before the first, so that a refusal has an
-// HTTP status of its own. It implements glovebox.Sink: a client that does not read holds up the program, no limit of it.
+// HTTP status of its own. It implements glovebox.Sink: a client that does not read holds up the program, no limit of it, and
+// the run for no longer than answerTime beyond its wall clock.
 type stream struct {
 	call *call
 	run  *live
@@ -70,6 +71,8 @@ func (s *stream) Event(e glovebox.Event) {
 	case "start":
 		s.call.live.name(s.run, e.Run)
 		b = s.member(b, "limits", e.Limits)
+		// By then the program is dead, and what holds up its run and the memory of it is a client that does not read.
+		_ = s.call.rc.SetWriteDeadline(time.Now().Add(e.Limits.Wall + answerTime))
 	case "usage":
 		b = s.member(b, "usage", e.Usage)
 	case "stdout", "stderr":

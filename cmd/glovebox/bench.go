@@ -62,6 +62,9 @@ func (a *app) benchCommand() *cobra.Command {
 
 // bench measures and shows the report.
 func (a *app) bench(b *benchFlags) error {
+	if err := a.ownServer("bench"); err != nil {
+		return err
+	}
 	s, err := a.settings()
 	if err != nil {
 		return err

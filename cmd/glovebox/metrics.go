@@ -41,7 +41,8 @@ func poolMetrics(st lease.Stats) []httpapi.Metric {
 	ready := func(name, help string, value func(lease.KindStats) float64) {
 		for _, k := range st.Kinds {
 			list = append(list, httpapi.Metric{Name: name, Help: help, Value: value(k), Labels: []httpapi.Label{
-				{Name: "tenant", Value: k.Tenant}, {Name: "isolation", Value: string(k.Isolation)}, {Name: "lang", Value: k.Lang},
+				{Name: "tenant", Value: k.Tenant}, {Name: "trust", Value: string(k.Trust)},
+				{Name: "isolation", Value: string(k.Isolation)}, {Name: "lang", Value: k.Lang},
 				{Name: "modules", Value: strings.Join(k.Modules, " ")}, {Name: "fork", Value: strconv.FormatBool(k.Fork)}}})
 		}
 	}

@@ -158,6 +158,28 @@ func TestServedAlike(t *testing.T) {
 	}
 }
 
+// TestVerifyServed: the heads of this machine's own trace do not accuse that of a server.
+func TestVerifyServed(t *testing.T) {
+	tl := newTool(t)
+	tl.app.uid = os.Getuid()
+	svc := &fakeService{verification: glovebox.Verification{OK: true}}
+	if _, err := svc.open(settings{}, nil); err != nil {
+		t.Fatal(err)
+	}
+	socket := serveFor(t, svc, tl.app.owner())
+	tl.write(t, "heads", "1:own\n")
+	tl.write(t, "g.yaml", "trace: {heads: {file: "+tl.env["HOME"]+"/heads}}\n")
+	tl.verification.OK = true
+	exit, _, errs := tl.run("--config", "g.yaml", "trace", "verify", "--head", "2:its")
+	if exit != 0 || errs != "" || len(tl.heads) != 2 {
+		t.Errorf("local: %d %s, heads %v", exit, errs, tl.heads)
+	}
+	exit, _, errs = tl.run("--config", "g.yaml", "--server", "unix:"+socket, "trace", "verify", "--head", "2:its")
+	if exit != 0 || !strings.Contains(errs, "trace.heads.file is not compared") || len(svc.heads) != 1 || svc.heads[0].Hash != "its" {
+		t.Errorf("served: %d %s, heads %v", exit, errs, svc.heads)
+	}
+}
+
 // TestCausesStayAtTheServer: what a server knows of a failure of its own is in its log, not in its answers.
 func TestCausesStayAtTheServer(t *testing.T) {
 	tl := newTool(t)

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"glovebox"
+	"glovebox/client"
 )
 
 // exitTampered is what trace verify exits with when something does not hold.
@@ -42,16 +43,17 @@ func (a *app) traceVerify() *cobra.Command {
 			}
 			heads = append(heads, head)
 		}
-		published, err := a.publishedHeads()
-		if err != nil {
-			return err
-		}
-		heads = append(heads, published...)
 		svc, err := a.service()
 		if err != nil {
 			return err
 		}
 		defer func() { err = closed(svc, err) }()
+		_, served := svc.(*client.Client)
+		published, err := a.publishedHeads(served)
+		if err != nil {
+			return err
+		}
+		heads = append(heads, published...)
 		ctx, stop := signal.NotifyContext(context.Background(), endings...)
 		defer stop()
 		v, err := svc.Verify(ctx, a.owner(), heads)
@@ -83,11 +85,16 @@ func headFlag(word string) (glovebox.TraceRef, error) {
 	return glovebox.TraceRef{Seq: n, Hash: hash}, nil
 }
 
-// publishedHeads reads the file that the configuration sends heads to, which is outside of the trace.
-func (a *app) publishedHeads() ([]glovebox.TraceRef, error) {
+// publishedHeads reads the file that the configuration sends heads to, which is outside of the trace. It says nothing of the
+// trace of a server, which has a configuration of its own.
+func (a *app) publishedHeads(served bool) ([]glovebox.TraceRef, error) {
 	s, err := a.settings()
 	if err != nil || s.trace.HeadsFile == "" {
 		return nil, err
+	}
+	if served {
+		say(a.errs, "trace.heads.file is not compared with the trace of a server: pass its heads with --head")
+		return nil, nil
 	}
 	f, err := os.Open(s.trace.HeadsFile)
 	if errors.Is(err, fs.ErrNotExist) {

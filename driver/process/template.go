@@ -67,8 +67,10 @@ type moduleSize struct {
 // Template starts an interpreter that can be copied. There are templates of Python alone: other interpreters have threads.
 func (d *Driver) Template(ctx context.Context, spec driver.Spec, hold driver.Hold) (driver.Template, error) {
 	if hold.Lang != "python" {
-		return nil, glovebox.Errorf(glovebox.CodeUnavailable, "hold an interpreter in each sandbox",
+		e := glovebox.Errorf(glovebox.CodeUnavailable, "hold an interpreter in each sandbox",
 			"the process rung has no templates of %.20q", hold.Lang)
+		e.Err = driver.ErrNoTemplates
+		return nil, e
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, errors.New("the template was not ready in 30 s"))
 	defer cancel()

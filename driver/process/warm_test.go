@@ -17,7 +17,6 @@ import (
 
 	"glovebox"
 	"glovebox/driver"
-	"glovebox/driver/process"
 	"glovebox/internal/boot"
 	"glovebox/internal/image"
 )
@@ -307,7 +306,7 @@ func TestHeldRefuses(t *testing.T) {
 	}
 	var e *glovebox.Error
 	if _, err := w.driver.Template(context.Background(), w.spec(), hold(t, w.image, "bash")); !errors.As(err, &e) ||
-		e.Code != glovebox.CodeUnavailable {
+		e.Code != glovebox.CodeUnavailable || !errors.Is(err, driver.ErrNoTemplates) {
 		t.Errorf("a template of bash: %v", err)
 	}
 }
@@ -441,80 +440,5 @@ func TestTemplateConfined(t *testing.T) {
 		if !strings.Contains(string(status), line+"\n") {
 			t.Errorf("not %q in\n%s", line, status)
 		}
-	}
-}
-
-// TestWarmGivenUp gives the making of what is to be ready up at 30 moments each: nothing is left of it.
-func TestWarmGivenUp(t *testing.T) {
-	needRoot(t)
-	cgroup := fmt.Sprintf("/glovebox-given-up-%d", os.Getpid())
-	removeGroup(t, cgroup)
-	d, err := process.New(process.Config{Init: initBinary, ScratchDir: t.TempDir(), Cgroup: cgroup})
-	if err != nil {
-		t.Fatal(err)
-	}
-	im, err := image.Host(image.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	w := &warm{t: t, driver: d, image: im}
-	h := hold(t, im, "python", "json")
-	tm, err := d.Template(context.Background(), w.spec(), h)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, groups := members(t, cgroup)
-	for name, c := range map[string]struct {
-		most time.Duration
-		make func(context.Context, driver.Spec) (func(context.Context) error, error)
-	}{
-		"template": {120 * time.Millisecond, func(ctx context.Context, s driver.Spec) (func(context.Context) error, error) {
-			made, err := d.Template(ctx, s, h)
-			if err != nil {
-				return nil, err
-			}
-			return made.Close, nil
-		}},
-		"hold": {60 * time.Millisecond, func(ctx context.Context, s driver.Spec) (func(context.Context) error, error) {
-			made, err := d.Hold(ctx, s, h)
-			if err != nil {
-				return nil, err
-			}
-			return made.Close, nil
-		}},
-		"fork": {15 * time.Millisecond, func(ctx context.Context, s driver.Spec) (func(context.Context) error, error) {
-			made, err := tm.Fork(ctx, s)
-			if err != nil {
-				return nil, err
-			}
-			return made.Close, nil
-		}},
-	} {
-		gaveUp := 0
-		for n := range 30 {
-			ctx, cancel := context.WithTimeout(context.Background(), c.most*time.Duration(n)/30)
-			end, err := c.make(ctx, w.spec())
-			cancel()
-			if err != nil {
-				gaveUp++
-			} else if err := end(context.Background()); err != nil {
-				t.Errorf("%s: %v", name, err)
-			}
-			if errors.Is(err, driver.ErrLeftBehind) {
-				t.Errorf("%s: %v", name, err)
-			}
-			if _, now := members(t, cgroup); now != groups {
-				t.Fatalf("%s, given up after %v: %d groups are left (%v)", name, c.most*time.Duration(n)/30, now-groups, err)
-			}
-		}
-		if gaveUp == 0 {
-			t.Errorf("%s: it was never given up", name)
-		}
-	}
-	if got := w.run(w.forked(tm, w.spec()), h, "print(1)"); got.Out != "1\n" {
-		t.Errorf("the template is not what it was: %+v", got)
-	}
-	if err := tm.Close(context.Background()); err != nil {
-		t.Error(err)
 	}
 }

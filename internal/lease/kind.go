@@ -66,6 +66,14 @@ func (k *Kind) key() key {
 // templateMemory is what its template holds: enough to load the modules.
 func (k *Kind) templateMemory() glovebox.Size { return max(TemplateMemory, k.Hold.Memory) }
 
+// least is what a run must be granted for a spare to serve it.
+func (k *Kind) least() glovebox.Size {
+	if k.Fork {
+		return min(ForkMemory, k.Hold.Memory)
+	}
+	return k.Hold.Memory
+}
+
 // shelf holds the spares of one kind. Its pool's mutex guards it.
 type shelf struct {
 	kind Kind

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"glovebox"
+	"glovebox/driver"
 )
 
 // TestBoundary: a spare serves nobody's request but one that is alike in all that shapes it.
@@ -106,6 +107,65 @@ func TestManyKinds(t *testing.T) {
 		k.Tenant = "tenant0"
 		if l := w.Take(k, 512*mib); l != nil {
 			w.Error("the first kind is still there")
+		}
+	})
+}
+
+// TestTooSmall: for runs that may have less memory than a spare holds none is made.
+func TestTooSmall(t *testing.T) {
+	for name, held := range map[string]bool{"forks": false, "without templates": true} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, Config{}, 2*glovebox.GiB, func(w *world) {
+				if held {
+					w.failing(func(step string) error {
+						if step == "template" {
+							return driver.ErrNoTemplates
+						}
+						return nil
+					})
+				}
+				k := w.forked()
+				k.Hold.Memory = 2 * ForkMemory
+				small := ForkMemory - 1
+				if held { // some were asked for, and those do not count
+					w.Keep(k)
+					settled(time.Second)
+					small = ForkMemory
+				}
+				for range 20 {
+					if w.Take(k, small) != nil {
+						t.Error("given out to a run that may have less")
+					}
+					settled(growEvery)
+				}
+				for _, k := range w.Stats().Kinds {
+					if !held || k.Target != 2 {
+						t.Errorf("%+v", k)
+					}
+				}
+			})
+		})
+	}
+}
+
+// TestKeepsWhatFollows: what is kept although nobody asks is kept of the next state of its image too, and nothing else is.
+func TestKeepsWhatFollows(t *testing.T) {
+	inBubble(t, Config{}, 2*glovebox.GiB, func(w *world) {
+		bash := w.kind()
+		bash.Hold.Lang = "bash"
+		w.Keep(w.kind())
+		w.Keep(bash)
+		settled(time.Second)
+		asked := w.kind()
+		asked.Identity, asked.Hold.Lang = "host@2", "node"
+		w.Take(asked, 512*mib)
+		settled(time.Hour)
+		w.discarded("image", 4)
+		w.ready(4)
+		for _, lang := range []string{"python", "bash"} {
+			k := w.kind()
+			k.Identity, k.Hold.Lang = "host@2", lang
+			w.close(w.take(k))
 		}
 	})
 }

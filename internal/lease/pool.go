@@ -99,6 +99,7 @@ type Stats struct {
 // KindStats is the same of one kind.
 type KindStats struct {
 	Tenant        string
+	Trust         glovebox.Trust
 	Isolation     glovebox.Isolation
 	Lang          string
 	Modules       []string
@@ -155,13 +156,19 @@ func (p *Pool) Take(kind Kind, memory glovebox.Size) *Lease {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	defer p.stir()
-	s := p.shelf(&kind)
+	var s *shelf
+	if memory >= kind.least() { // else no spare could ever be for such runs
+		s = p.shelf(&kind)
+	}
 	if s == nil {
 		p.counts.Empty++
 		return nil
 	}
 	now := time.Now()
-	s.asked = now
+	wanted := memory >= s.memory()
+	if wanted {
+		s.asked = now
+	}
 	for i := 0; i < len(s.spares); {
 		sp := s.spares[i]
 		if sp.memory > memory {
@@ -188,7 +195,7 @@ func (p *Pool) Take(kind Kind, memory glovebox.Size) *Lease {
 		p.out++
 		return &Lease{Sandbox: sp.box, ID: sp.id, Inputs: sp.inputs, Start: sp.start, pool: p, spare: sp}
 	}
-	if now.Sub(s.grown) >= growEvery { // what is missing may be in the making
+	if wanted && now.Sub(s.grown) >= growEvery { // what is missing may be in the making
 		s.grown = now
 		s.target = min(max(2*s.target, p.cfg.Min, 1), p.cfg.Max)
 	}
@@ -197,27 +204,45 @@ func (p *Pool) Take(kind Kind, memory glovebox.Size) *Lease {
 	return nil
 }
 
-// shelf returns that of a kind, and makes it; nil where it may not be. What it makes obsolete is discarded.
+// shelf returns that of a kind, and makes it; nil where it may not be. What it makes obsolete is discarded, and kept of the
+// new state of its image if it was to be kept.
 func (p *Pool) shelf(kind *Kind) *shelf {
 	k := kind.key()
 	if s := p.shelves[k]; s != nil || p.closed || kind.Policy < p.policy {
 		return s
 	}
 	p.policy = kind.Policy
+	var kept []Kind
 	for _, s := range p.shelves {
 		switch {
 		case s.kind.Policy != kind.Policy:
 			p.drop(s, "policy")
 		case s.kind.Image == kind.Image && s.kind.Identity != kind.Identity:
+			if s.keep {
+				next := s.kind
+				next.Identity, next.Root = kind.Identity, kind.Root
+				kept = append(kept, next)
+			}
 			p.drop(s, "image")
 		}
 	}
 	now := time.Now()
+	for i := range kept {
+		p.add(&kept[i], now).keep = true
+	}
+	if s := p.shelves[k]; s != nil {
+		return s
+	}
 	if len(p.shelves) >= maxKinds && !p.makeRoom(now) {
 		return nil
 	}
+	return p.add(kind, now)
+}
+
+// add makes the shelf of a kind.
+func (p *Pool) add(kind *Kind, now time.Time) *shelf {
 	s := &shelf{kind: *kind, asked: now, measured: now, grown: now, target: max(p.cfg.Min, 1)}
-	p.shelves[k] = s
+	p.shelves[kind.key()] = s
 	return s
 }
 
@@ -247,13 +272,13 @@ func (p *Pool) Stats() Stats {
 		if s.template != nil {
 			st.Templates++
 		}
-		st.Kinds = append(st.Kinds, KindStats{Tenant: s.kind.Tenant, Isolation: s.kind.Driver.Isolation(), Lang: s.kind.Hold.Lang,
-			Modules: slices.Clone(s.kind.Hold.Modules), Fork: s.forks(), Taken: s.taken, Empty: s.empty, Ready: len(s.spares),
-			Making: s.making, Target: s.target})
+		st.Kinds = append(st.Kinds, KindStats{Tenant: s.kind.Tenant, Trust: s.kind.Trust,
+			Isolation: s.kind.Driver.Isolation(), Lang: s.kind.Hold.Lang, Modules: slices.Clone(s.kind.Hold.Modules), Fork: s.forks(),
+			Taken: s.taken, Empty: s.empty, Ready: len(s.spares), Making: s.making, Target: s.target})
 	}
 	slices.SortFunc(st.Kinds, func(a, b KindStats) int {
-		return slices.Compare(append([]string{a.Tenant, string(a.Isolation), a.Lang}, a.Modules...),
-			append([]string{b.Tenant, string(b.Isolation), b.Lang}, b.Modules...))
+		return slices.Compare(append([]string{a.Tenant, string(a.Trust), string(a.Isolation), a.Lang}, a.Modules...),
+			append([]string{b.Tenant, string(b.Trust), string(b.Isolation), b.Lang}, b.Modules...))
 	})
 	return st
 }

@@ -55,8 +55,7 @@ func (p *Pool) brew(s *shelf) {
 		now := time.Now()
 		if err != nil {
 			p.settle(t.share, memory, errors.Is(err, driver.ErrLeftBehind))
-			var known *glovebox.Error
-			if errors.As(err, &known) && known.Code == glovebox.CodeUnavailable && !p.closed {
+			if errors.Is(err, driver.ErrNoTemplates) && !p.closed {
 				s.held = true
 				p.log.Warn("nothing can be forked here: each spare loads its modules itself", append(s.attrs(), "err", err)...)
 				return

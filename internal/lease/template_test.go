@@ -2,12 +2,14 @@ package lease
 
 import (
 	"errors"
+	"fmt"
 	"path/filepath"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"glovebox"
+	"glovebox/driver"
 )
 
 const roomy = 4 * glovebox.GiB
@@ -133,12 +135,34 @@ func TestTemplateOfATenant(t *testing.T) {
 	})
 }
 
+// TestTemplateLater: what is unavailable for a while, such as room on a disk, makes nobody do without forks for ever.
+func TestTemplateLater(t *testing.T) {
+	inBubble(t, Config{}, 2*glovebox.GiB, func(w *world) {
+		w.failing(func(step string) error {
+			if step == "template" {
+				return glovebox.Errorf(glovebox.CodeUnavailable, "wait", "not now")
+			}
+			return nil
+		})
+		w.Keep(w.forked())
+		settled(time.Second)
+		w.ready(0)
+		w.failing(nil)
+		settled(time.Minute)
+		l := w.take(w.forked())
+		defer w.close(l)
+		if l.Start != "fork" {
+			w.Errorf("start = %s", l.Start)
+		}
+	})
+}
+
 // TestNoTemplates: where the driver has none each spare loads its modules itself, with the memory that this takes.
 func TestNoTemplates(t *testing.T) {
 	inBubble(t, Config{}, 2*glovebox.GiB, func(w *world) {
 		w.failing(func(step string) error {
 			if step == "template" {
-				return glovebox.Errorf(glovebox.CodeUnavailable, "nothing", "no templates here")
+				return fmt.Errorf("no templates here: %w", driver.ErrNoTemplates)
 			}
 			return nil
 		})
