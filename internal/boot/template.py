@@ -124,7 +124,6 @@ def template(fd, modules):
         had = now
     keep_owner()
     find_thread()
-    seed_sqlite = sqlite_seed()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # so that the kernel takes note of the dead by itself
     refuse_shared()
     channel = _socket.socket(fileno=fd)
@@ -140,7 +139,7 @@ def template(fd, modules):
             mine = None
         if mine is not None:
             channel.detach()
-            return be(mine, seed_sqlite)
+            return be(mine)
         for one in fds:
             os.close(one)
 
@@ -263,7 +262,7 @@ def capability_words(words, caps):
             words[n // 32 * 3 + kind] |= 1 << n % 32
 
 
-def be(sock, seed_sqlite):
+def be(sock):
     """Be the program's process of a new sandbox: put the fence on, then wait for the program."""
     control = _socket.socket(fileno=sock)
     step = ["read the orders"]
@@ -281,7 +280,6 @@ def be(sock, seed_sqlite):
         os.dup2(sock, 3, False)
         os.close(sock)
     reseed()
-    seed_sqlite()
     rehearse()
     hold(3)
 
