@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"math/rand/v2"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -50,6 +49,22 @@ func (s *soak) hit(pid int, sig unix.Signal) {
 	if strings.Contains(read(fmt.Sprintf("/proc/%d/cgroup", pid)), s.cgroup) {
 		_ = unix.PidfdSendSignal(fd, sig, nil, 0)
 	}
+}
+
+// victim chooses one of the members, a template now and then; 0: there is none.
+func (s *soak) victim() int {
+	all := s.members()
+	if len(all) == 0 {
+		return 0
+	}
+	if rand.IntN(4) == 0 {
+		for _, pid := range all {
+			if strings.Contains(read(fmt.Sprintf("/proc/%d/cmdline", pid)), "template(3") {
+				return pid
+			}
+		}
+	}
+	return all[rand.IntN(len(all))]
 }
 
 // TestLT11WarmKilled: whoever kills templates, interpreters that wait, inits and programs at random ends those alone. Each run
@@ -101,17 +116,9 @@ func TestLT11WarmKilled(t *testing.T) {
 	hits := 0
 	for time.Now().Before(deadline) {
 		time.Sleep(time.Duration(rand.IntN(160)) * time.Millisecond)
-		all := w.members()
-		if len(all) == 0 {
+		pid := w.victim()
+		if pid == 0 {
 			continue
-		}
-		pid := all[rand.IntN(len(all))]
-		if rand.IntN(4) == 0 { // a template, if there is one
-			if i := slices.IndexFunc(all, func(pid int) bool {
-				return strings.Contains(read(fmt.Sprintf("/proc/%d/cmdline", pid)), "template(3")
-			}); i >= 0 {
-				pid = all[i]
-			}
 		}
 		w.hit(pid, syscall.SIGKILL)
 		hits++

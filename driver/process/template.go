@@ -245,12 +245,6 @@ const answerLimit = 10 * time.Second
 func (t *template) fork(ctx context.Context, s *sandbox, far *os.File) (*initProcess, error) {
 	t.asking.Lock()
 	defer t.asking.Unlock()
-	if ctx.Err() != nil {
-		return nil, context.Cause(ctx)
-	}
-	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), answerLimit,
-		errors.New("the template did not answer in 10 s"))
-	defer cancel()
 	parents, err := s.group.ParentTasks()
 	if err != nil {
 		return nil, err
