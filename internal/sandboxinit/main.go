@@ -107,14 +107,18 @@ func (s *sandbox) end(code int) int {
 // awaitCopies lets the inits of a template's copies do the same first: the kernel ends them with this process. They end by
 // themselves, as the template does, and so become this process's children.
 func awaitCopies() {
-	for deadline := time.Now().Add(copiesLimit); time.Now().Before(deadline); {
-		pid, err := unix.Wait4(-1, nil, unix.WNOHANG, nil)
-		if err == unix.ECHILD {
-			return
+	gone := make(chan struct{})
+	go func() { // which ends with this process at the latest
+		for {
+			if _, err := unix.Wait4(-1, nil, 0, nil); err == unix.ECHILD {
+				close(gone)
+				return
+			}
 		}
-		if pid == 0 {
-			time.Sleep(time.Millisecond)
-		}
+	}()
+	select {
+	case <-gone:
+	case <-time.After(copiesLimit):
 	}
 }
 
