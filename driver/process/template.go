@@ -245,6 +245,9 @@ const answerLimit = 10 * time.Second
 func (t *template) fork(ctx context.Context, s *sandbox, far *os.File) (*initProcess, error) {
 	t.asking.Lock()
 	defer t.asking.Unlock()
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
 	parents, err := s.group.ParentTasks()
 	if err != nil {
 		return nil, err
@@ -263,6 +266,9 @@ func (t *template) fork(ctx context.Context, s *sandbox, far *os.File) (*initPro
 	if err := wire.SendFiles(t.channel, order, fds); err != nil {
 		return nil, fmt.Errorf("order a copy: %w", err)
 	}
+	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), answerLimit,
+		errors.New("the template did not answer in 10 s"))
+	defer cancel()
 	answer, files, err := t.receive(ctx)
 	if err != nil {
 		_ = t.box.init.kill()
