@@ -151,10 +151,17 @@ func (s heldSandbox) Resize(l glovebox.Limits) error {
 	return s.relimit(s.origin.shares(nil))
 }
 
+// leastOfACopy is what a copy must have for itself: less, and what it shares is so large a part of its memory that it is
+// better to load what it needs itself.
+const leastOfACopy = 32 * glovebox.MiB
+
 // relimit gives the control group the limits of the Spec, less what the program shares with its template, and reads them
 // back. What was used before does not count.
 func (s *sandbox) relimit(shared int64) error {
 	l := s.spec.Limits
+	if int64(l.Memory)-shared < int64(leastOfACopy) {
+		return fmt.Errorf("resize sandbox: %v less the %v that a copy shares leaves too little", l.Memory, glovebox.Size(shared))
+	}
 	if err := s.group.Relimit(int64(l.Memory)-shared, l.Processes); err != nil {
 		return explainLimit(err, l)
 	}

@@ -94,6 +94,12 @@ func (s *sandbox) start(ctx context.Context) error {
 	}); err != nil {
 		return explainLimit(err, limits)
 	}
+	if s.origin.template {
+		// On a busy machine many wait for what it makes.
+		if err := s.group.Favor(); err != nil {
+			return fmt.Errorf("limit control groups: %w", err)
+		}
+	}
 	// What cannot be swept now will be at a later start.
 	s.driver.swept.Do(func() { _ = s.driver.sweep(host, s.ids.token, name) })
 	return s.awaitReady(ctx)

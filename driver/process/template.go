@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode"
 
 	"golang.org/x/sys/unix"
 
@@ -331,7 +332,7 @@ func (o origin) shares(code []byte) int64 {
 	}
 	var named []string
 	for _, m := range o.from.sizes[min(1, len(o.from.sizes)):] {
-		if bytes.Contains(code, []byte(m.name)) {
+		if imports(code, m.name) {
 			named = append(append(named, m.name), needs[m.name]...)
 		}
 	}
@@ -343,6 +344,26 @@ func (o origin) shares(code []byte) int64 {
 	}
 	return sum
 }
+
+// imports tells whether a line of Python imports a module, as far as can be told without running it.
+func imports(code []byte, module string) bool {
+	for line := range bytes.Lines(code) {
+		for _, part := range bytes.Split(line, []byte{';'}) {
+			part = bytes.TrimSpace(part)
+			rest, found := bytes.CutPrefix(part, []byte("import "))
+			if !found {
+				rest, found = bytes.CutPrefix(part, []byte("from "))
+			}
+			if found && slices.ContainsFunc(bytes.FieldsFunc(rest, apart), func(w []byte) bool { return string(w) == module }) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// apart divides the names of an import. What follows a dot is another name.
+func apart(r rune) bool { return r != '_' && !unicode.IsLetter(r) && !unicode.IsDigit(r) }
 
 // Ended is closed when the template can make no more copies.
 func (t *template) Ended() <-chan struct{} { return t.process.exited }

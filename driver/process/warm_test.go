@@ -389,6 +389,18 @@ func TestTemplateConfined(t *testing.T) {
 		t.Fatalf("it is not among %v", pids)
 	}
 	at := "/proc/" + found + "/"
+	shares, _ := filepath.Glob("/sys/fs/cgroup/cpu*/glovebox/" + spec.ID + "-*/cpu.shares")
+	weights, _ := filepath.Glob("/sys/fs/cgroup/glovebox/" + spec.ID + "-*/run/cpu.weight")
+	favored := 0
+	for _, file := range slices.Concat(shares, weights) {
+		text, _ := os.ReadFile(file)
+		if s := strings.TrimSpace(string(text)); s == "8192" || s == "800" {
+			favored++
+		}
+	}
+	if favored == 0 {
+		t.Errorf("it is not favored: %q %q", shares, weights)
+	}
 	fds, err := os.ReadDir(at + "fd")
 	if err != nil || len(fds) != 4 {
 		t.Errorf("descriptors: %v, %v", fds, err)
