@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"slices"
 	"strings"
 	"time"
 
@@ -207,11 +208,23 @@ func (p *Pool) settle(share *admission.Share, memory glovebox.Size, lives bool) 
 	}
 }
 
-func (p *Pool) freeReserve() {
-	for _, r := range p.reserve {
-		p.settle(r.share, r.memory, false)
+// freeReserve gives what is in reserve back, for the next templates only if that is said, and tells how much it was.
+func (p *Pool) freeReserve(templates bool) (freed glovebox.Size) {
+	keep := map[glovebox.Size]int{}
+	for _, s := range p.shelves {
+		if !templates && s.forks() && s.target > 0 {
+			keep[s.kind.templateMemory()]++
+		}
 	}
-	p.reserve = nil
+	p.reserve = slices.DeleteFunc(p.reserve, func(r reserved) bool {
+		if keep[r.memory]--; keep[r.memory] >= 0 {
+			return false
+		}
+		freed += r.memory
+		p.settle(r.share, r.memory, false)
+		return true
+	})
+	return freed
 }
 
 // undo runs what gives something back, whatever ends meanwhile.

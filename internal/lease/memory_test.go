@@ -18,12 +18,12 @@ func TestMemory(t *testing.T) {
 	inBubble(t, Config{Min: 16}, 2*glovebox.GiB, func(w *world) {
 		w.Keep(w.forked())
 		settled(time.Second)
-		w.ready(14) // the template has an eighth of the half
+		w.ready(12) // the template and its successor have a quarter of the half
 		w.holds(glovebox.GiB)
 		l := w.take(w.forked())
 		w.holds(glovebox.GiB) // what it held is its successor's
 		settled(2 * time.Second)
-		w.ready(14)
+		w.ready(12)
 		w.holds(glovebox.GiB)
 		w.close(l)
 		w.holds(glovebox.GiB)

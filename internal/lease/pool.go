@@ -77,7 +77,8 @@ type Pool struct {
 	out     int                // leases
 	none    chan struct{}      // closed when the pool is closed and no lease is out
 	rest    time.Time          // what nobody asks for is not made before
-	giving  time.Time          // nothing is made before
+	giving  time.Time          // no spare is made before
+	dry     time.Time          // no template is made before
 	waits   map[*wait]struct{} // runs that wait for memory
 	held    glovebox.Size      // memory of spares and templates, and of reserve
 	reserve []reserved         // memory of spares that were given out, for those that replace them
@@ -292,7 +293,7 @@ func (p *Pool) Close(ctx context.Context) error {
 		for _, s := range p.shelves {
 			p.drop(s, "closed")
 		}
-		p.freeReserve()
+		p.freeReserve(true)
 		if p.out == 0 {
 			close(p.none)
 		}

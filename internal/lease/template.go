@@ -69,8 +69,24 @@ func (p *Pool) brew(s *shelf) {
 		s.template = t
 		if p.closed || s.gone || s.target == 0 {
 			p.retire(s)
+			return
 		}
+		p.provide(memory)
 	})
+}
+
+// provide holds memory for the successor of a template, while there is some: once runs wait for memory there is none, and all
+// would start cold when the template is used up. p.mu is held.
+func (p *Pool) provide(memory glovebox.Size) {
+	if p.reserves(memory) || !p.mayPass(memory) {
+		return
+	}
+	share, err := p.cfg.Memory.Try(memory, false)
+	if err != nil || share == nil {
+		return // its time may come when the template is closed
+	}
+	p.held += memory
+	p.reserve = append(p.reserve, reserved{share, memory})
 }
 
 func (p *Pool) buildTemplate(kind *Kind, t *template, past bool) (err error) {
@@ -129,7 +145,7 @@ func (p *Pool) closeTemplate(t *template) {
 			p.log.Error("close a template: its memory stays taken", "id", t.id, "err", err)
 		}
 		delete(p.retired, t)
-		if err == nil && !p.closed && time.Now().After(p.giving) {
+		if err == nil && !p.closed && time.Now().After(p.dry) {
 			p.reserve = append(p.reserve, reserved{t.share, t.memory}) // for its successor, if one is missing
 		} else {
 			p.settle(t.share, t.memory, err != nil)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -182,6 +183,38 @@ func TestNoTemplates(t *testing.T) {
 		w.close(l)
 		if n := w.log.count("no templates here"); n != 1 {
 			w.Errorf("it was logged %d times", n)
+		}
+	})
+}
+
+// TestSuccessorHasMemory: when runs have all the memory there is, the next template has what was held for it.
+func TestSuccessorHasMemory(t *testing.T) {
+	inBubble(t, Config{Min: 1, Max: 1}, 8192*mib, func(w *world) {
+		k := w.forked()
+		w.Keep(k)
+		settled(time.Minute)
+		taken, err := w.memory.Taken()
+		if err != nil {
+			t.Fatal(err)
+		}
+		run, err := w.memory.Acquire(w.Context(), 8192*mib-taken) // all the rest
+		if err != nil {
+			t.Fatal(err)
+		}
+		first := w.fake.Templates()
+		for range templateUses {
+			if l := w.Fork(w.Context(), k, 512*mib); l != nil {
+				w.close(l)
+			}
+		}
+		settled(time.Second)
+		if l := w.Fork(w.Context(), k, 512*mib); l == nil || slices.Equal(w.fake.Templates(), first) {
+			t.Errorf("templates %v, before %v: %+v", w.fake.Templates(), first, w.Stats())
+		} else {
+			w.close(l)
+		}
+		if err := run.Release(); err != nil {
+			t.Error(err)
 		}
 	})
 }

@@ -109,16 +109,16 @@ func (p *Pool) tend(give glovebox.Size) (next time.Duration) {
 			delete(p.shelves, k)
 		}
 	}
-	p.giveAway(give, true, now)
+	p.giveAway(give, true, true, now)
 	for w := range p.waits {
 		if until := w.due.Sub(now); until > 0 {
 			next = min(next, until)
 			continue
 		}
 		if lacks := w.need + p.held - p.cfg.Memory.Budget(); lacks > 0 {
-			p.giveAway(lacks, true, now)
-		} else {
-			p.giveAway(w.need, now.Sub(w.since) >= patience, now)
+			p.giveAway(lacks, true, true, now)
+		} else { // all but what runs are forked from: they wait for each other, and longer if they all start cold
+			p.giveAway(w.need, now.Sub(w.since) >= patience, false, now)
 		}
 		w.due = now.Add(grace)
 		next = min(next, grace)
@@ -176,17 +176,17 @@ func (p *Pool) drop(s *shelf, reason string) {
 }
 
 // giveAway gives so much memory back, or all that there is: what is in reserve, then the oldest spares, then templates. Of
-// kinds that are asked for right now it takes nothing unless from all.
-func (p *Pool) giveAway(need glovebox.Size, all bool, now time.Time) {
+// kinds that are asked for right now it takes nothing unless from all, and then templates only if they are to go too.
+func (p *Pool) giveAway(need glovebox.Size, all, templates bool, now time.Time) {
 	if need <= 0 {
 		return
 	}
 	if p.rest = later(p.rest, now.Add(respite)); all {
 		p.giving = later(p.giving, now.Add(respite))
-		for _, r := range p.reserve {
-			need -= r.memory
+		if templates {
+			p.dry = later(p.dry, now.Add(respite))
 		}
-		p.freeReserve()
+		need -= p.freeReserve(templates)
 	}
 	for need > 0 {
 		var from *shelf
@@ -204,7 +204,7 @@ func (p *Pool) giveAway(need glovebox.Size, all bool, now time.Time) {
 		p.discard(from, sp, "memory")
 	}
 	for _, s := range p.shelves {
-		if need > 0 && s.template != nil && (all || !s.urgent(now)) {
+		if need > 0 && s.template != nil && (all && templates || !s.urgent(now)) {
 			need -= s.template.memory
 			p.retire(s)
 		}
@@ -222,14 +222,19 @@ func later(a, b time.Time) time.Time {
 func (p *Pool) fill(now time.Time) (next time.Duration) {
 	next = lookAt
 	if p.closed || p.seen.short {
-		p.freeReserve()
+		p.freeReserve(true)
 		return next
 	}
-	if wait := p.giving.Sub(now); wait > 0 {
-		p.freeReserve()
+	if wait := p.dry.Sub(now); wait > 0 {
+		p.freeReserve(true)
 		return min(next, wait)
 	}
-	for p.making < p.cfg.Makings && p.there < 4*p.cfg.Max {
+	giving := p.giving.Sub(now)
+	if giving > 0 {
+		p.freeReserve(false)
+		next = min(next, giving)
+	}
+	for giving <= 0 && p.making < p.cfg.Makings && p.there < 4*p.cfg.Max {
 		s, wait := p.neediest(now)
 		if s == nil {
 			if wait > 0 {
@@ -256,7 +261,7 @@ func (p *Pool) trimReserve(now time.Time) {
 	missing := map[glovebox.Size]int{}
 	for _, s := range p.shelves {
 		missing[s.memory()] += max(s.target-s.fresh(now)-s.making, 0)
-		if s.forks() && s.target > 0 && s.template == nil && !s.brewing {
+		if s.forks() && s.target > 0 && !s.brewing { // its first template, or the next
 			missing[s.kind.templateMemory()]++
 		}
 	}
