@@ -75,8 +75,8 @@ func (p *Pool) brew(s *shelf) {
 	})
 }
 
-// provide holds memory for the successor of a template, while there is some: once runs wait for memory there is none, and all
-// would start cold when the template is used up. p.mu is held.
+// provide holds memory for the successor of a template, while there is some: once runs wait for memory there is none,
+// and all would start cold when the template is used up. p.mu is held.
 func (p *Pool) provide(memory glovebox.Size) {
 	if p.reserves(memory) || !p.mayPass(memory) {
 		return
