@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"os/user"
 	"slices"
 	"strings"
 	"syscall"
@@ -114,18 +113,16 @@ func (d *Driver) idControl() glovebox.Control {
 		}
 		return control("own user ids", true, fmt.Sprintf("%d blocks from %d", d.cfg.IDs.Count/blockSize, d.cfg.IDs.Start), "")
 	}
-	name := fmt.Sprint(os.Getuid())
-	if u, err := user.LookupId(name); err == nil {
-		name = u.Username // usermod takes no numbers
-	}
-	fix := "sudo usermod --add-subuids 100000-165535 --add-subgids 100000-165535 " + name
-	if findProgram("newuidmap") == "" {
-		return control("own user ids", false, "newuidmap is missing: the program has the starting user's id outside",
-			"sudo apt-get install uidmap && "+fix)
-	}
-	pool, ok := subordinate("/etc/subuid", "/etc/subgid")
-	if !ok {
-		return control("own user ids", false, "no subordinate ids: the program has the starting user's id outside", fix)
+	uid, name := account()
+	pool, ok := systemSubordinates().own(uid, name)
+	helper := findProgram("newuidmap") != ""
+	if !ok || !helper {
+		detail := "no subordinate ids"
+		if !helper {
+			detail = "newuidmap is missing"
+		}
+		return control("own user ids", false, detail+": the program has the starting user's id outside",
+			systemSubordinates().fix(uid, name, ok, helper))
 	}
 	return control("own user ids", true, fmt.Sprintf("%d blocks of subordinate ids", pool.Count/blockSize), "")
 }

@@ -1,14 +1,12 @@
 package process
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
 	"os/exec"
-	"os/user"
 	"strconv"
 	"strings"
 
@@ -86,7 +84,7 @@ func (d *Driver) takeIDs() (*ids, error) {
 	if uid == 0 {
 		return takeBlock(d.cfg.IDs, d.cfg.RuntimeDir)
 	}
-	pool, ok := subordinate("/etc/subuid", "/etc/subgid")
+	pool, ok := systemSubordinates().own(account())
 	if ok && findProgram("newuidmap") != "" {
 		i, err := takeBlock(pool, d.cfg.RuntimeDir)
 		if err != nil {
@@ -156,43 +154,6 @@ func (d *Driver) sweep(host *cgroup.Host, token uint32, name string) error {
 		err = locks.Each(lockfile.Range{Start: int64(theirs), Length: 1}, func(lockfile.Range) bool { live = true; return false })
 		return err != nil || live
 	})
-}
-
-// subordinate finds the calling user's range of subordinate ids, the same in both files.
-func subordinate(uidFile, gidFile string) (IDPool, bool) {
-	names := []string{strconv.Itoa(os.Getuid())}
-	if u, err := user.LookupId(names[0]); err == nil {
-		names = append(names, u.Username)
-	}
-	uids, ok := readSubordinate(uidFile, names)
-	gids, ok2 := readSubordinate(gidFile, names)
-	if !ok || !ok2 || uids.Start != gids.Start {
-		return IDPool{}, false
-	}
-	return IDPool{uids.Start, min(uids.Count, gids.Count)}, true
-}
-
-// readSubordinate reads the first usable range of a file in the form of subuid(5).
-func readSubordinate(path string, names []string) (IDPool, bool) {
-	f, err := os.Open(path)
-	if err != nil {
-		return IDPool{}, false
-	}
-	defer f.Close()
-	for lines := bufio.NewScanner(f); lines.Scan(); {
-		part := strings.Split(strings.TrimSpace(lines.Text()), ":")
-		if len(part) != 3 || part[0] != names[0] && part[0] != names[len(names)-1] {
-			continue
-		}
-		start, err := strconv.ParseUint(part[1], 10, 32)
-		count, err2 := strconv.ParseUint(part[2], 10, 32)
-		if err == nil && err2 == nil && start > 0 && count >= 2*blockSize && start+count < 1<<32 {
-			// Blocks are numbered by multiples of their size, so that two readers of the file agree.
-			skip := (blockSize - start%blockSize) % blockSize
-			return IDPool{uint32(start + skip), uint32(count - skip)}, true
-		}
-	}
-	return IDPool{}, false
 }
 
 // findProgram finds a tool of the system where systems keep them, whatever the caller's PATH. Empty: it is not there.
