@@ -5,7 +5,10 @@ import (
 	"encoding/hex"
 	"fmt"
 	"log/slog"
+	"strings"
 	"time"
+
+	"glovebox/internal/spelling"
 )
 
 // Status is how a program ended: decided once, from the kernel and the supervisor, never from what the program printed.
@@ -25,6 +28,30 @@ const (
 	StatusBudget       Status = "budget"
 	StatusCanceled     Status = "canceled"
 )
+
+// ParseStatus reads the name of a status. The error says what names there are.
+func ParseStatus(name string) (Status, error) {
+	known := []Status{
+		StatusExited, StatusSignaled, StatusWallLimit, StatusCPULimit, StatusMemoryLimit, StatusProcessLimit, StatusOutputLimit,
+		StatusDiskLimit, StatusPolicy, StatusBudget, StatusCanceled,
+	}
+	names := make([]string, len(known))
+	for i, k := range known {
+		if names[i] = string(k); names[i] == name {
+			return k, nil
+		}
+	}
+	fix := "the status of a run that ended is one of " + strings.Join(names, ", ")
+	// A list shows more beside it: "exited 1".
+	word, _, _ := strings.Cut(name, " ")
+	if n := spelling.Nearest(word, names); n != "" {
+		fix = "did you mean " + n + "?"
+	}
+	if len(name) > 120 {
+		name = name[:120] + "…"
+	}
+	return "", Errorf(CodeInvalid, fix, "%q is no status", name)
+}
 
 // Untrusted is text or bytes that came from inside a sandbox. As JSON it is the text itself, since a reader of a Result
 // expects it; printed with fmt or logged with slog it shows only its length and hash, so that it never reaches a log or a

@@ -64,6 +64,8 @@ func TestRefusals(t *testing.T) {
 		"parameter twice":     {[3]string{"GET", "/v1/traces?limit=3&limit=4"}, nil, "400", `twice`},
 		"no number":           {[3]string{"GET", "/v1/runs/run_1/output?offset=x"}, nil, "400", `offset cannot be`},
 		"no time":             {[3]string{"GET", "/v1/traces?since=monday"}, nil, "400", `since cannot be`},
+		"no status":           {[3]string{"GET", "/v1/traces?status=foo"}, nil, "400", `one of exited, signaled, wall_limit`},
+		"almost a status":     {[3]string{"GET", "/v1/traces?status=wall"}, nil, "400", `\"wall\" is no status`},
 		"no run to cancel":    {[3]string{"DELETE", "/v1/runs/run_9"}, nil, "404", `there is no run run_9`},
 	} {
 		t.Run(name, func(t *testing.T) {

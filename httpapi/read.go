@@ -112,7 +112,12 @@ func (c *call) listTraces() error {
 	if err != nil {
 		return err
 	}
-	want := glovebox.TraceQuery{Before: q.Get("before"), Status: glovebox.Status(q.Get("status"))}
+	want := glovebox.TraceQuery{Before: q.Get("before")}
+	if name := q.Get("status"); name != "" {
+		if want.Status, err = glovebox.ParseStatus(name); err != nil {
+			return err
+		}
+	}
 	limit, err := number(q, "limit", 0)
 	if err != nil {
 		return err

@@ -154,7 +154,9 @@ func TestTraceRefusals(t *testing.T) {
 		"trace ls x":                      "takes no arguments",
 		"trace ls --limit 0":              "out of range",
 		"trace ls --limit 1001":           "out of range",
-		"trace ls --status wal_limit":     "did you mean --status wall_limit?",
+		"trace ls --status wal_limit":     "did you mean wall_limit?",
+		"trace ls --status refused":       "of a run that ended is one of exited, signaled,",
+		"trace ls --status=exited:1":      "\"exited:1\" is no status",
 	} {
 		exit, out, errs := tl.run(strings.Fields(args)...)
 		if exit == 0 || out != "" || !strings.Contains(errs, says) {

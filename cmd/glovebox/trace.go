@@ -14,7 +14,6 @@ import (
 
 	"glovebox"
 	"glovebox/internal/output"
-	"glovebox/internal/spelling"
 )
 
 func (a *app) traceCommand() *cobra.Command {
@@ -54,8 +53,10 @@ func (t *traceFilter) complete(cmd *cobra.Command) (err error) {
 			return glovebox.Errorf(glovebox.CodeInvalid, "leave it out for all runs", "--%s is empty", name)
 		}
 	}
-	if t.query.Status, err = statusFlag(t.status); err != nil {
-		return err
+	if t.status != "" {
+		if t.query.Status, err = glovebox.ParseStatus(t.status); err != nil {
+			return err
+		}
 	}
 	now := time.Now()
 	if t.query.Since, err = timeFlag("since", t.since, now); err != nil {
@@ -115,29 +116,6 @@ func (a *app) traceList() *cobra.Command {
 		return listRecords(a.out, records)
 	}
 	return cmd
-}
-
-// statusFlag reads the name of a status.
-func statusFlag(word string) (glovebox.Status, error) {
-	known := []glovebox.Status{
-		glovebox.StatusExited, glovebox.StatusSignaled, glovebox.StatusWallLimit, glovebox.StatusCPULimit,
-		glovebox.StatusMemoryLimit, glovebox.StatusProcessLimit, glovebox.StatusOutputLimit, glovebox.StatusDiskLimit,
-		glovebox.StatusPolicy, glovebox.StatusBudget, glovebox.StatusCanceled,
-	}
-	words := make([]string, len(known))
-	for i, k := range known {
-		if words[i] = string(k); words[i] == word {
-			return k, nil
-		}
-	}
-	if word == "" {
-		return "", nil
-	}
-	fix := "say one of " + strings.Join(words, ", ")
-	if n := spelling.Nearest(word, words); n != "" {
-		fix = "did you mean --status " + n + "?"
-	}
-	return "", glovebox.Errorf(glovebox.CodeInvalid, fix, "%q is no status", short(word))
 }
 
 func listRecords(out io.Writer, records []glovebox.Record) error {
