@@ -56,9 +56,27 @@ const (
 	maxConfig    = 256 << 10
 )
 
-// settings finds and reads the configuration: --config, else the system's, else the user's, else built-in defaults. A file
-// that is there and cannot be used is an error, never passed over.
+// settings are what the configuration says, with its defaults filled in.
 func (a *app) settings() (settings, error) {
+	s, err := a.configuration()
+	if err != nil {
+		return s, err
+	}
+	if s.dataDir == "" {
+		if s.dataDir = a.defaultData(); s.dataDir == "" {
+			return s, glovebox.Errorf(glovebox.CodeUnavailable, "set HOME, or data_dir in glovebox.yaml",
+				"there is no place for the data: HOME is not set")
+		}
+	}
+	if _, err := policy.New(s.policy); err != nil {
+		return s, s.located(err)
+	}
+	return s, nil
+}
+
+// configuration finds and reads the configuration: --config, else the system's, else the user's, else nothing. A file that
+// is there and cannot be used is an error, never passed over.
+func (a *app) configuration() (settings, error) {
 	s := settings{lines: map[string]int{}, pool: builtInPool}
 	places, must := []string{systemConfig}, false
 	if a.config != "" {
@@ -79,19 +97,7 @@ func (a *app) settings() (settings, error) {
 			return s, err
 		}
 		s.file = place
-		if err := s.parse(text); err != nil {
-			return s, err
-		}
-		break
-	}
-	if s.dataDir == "" {
-		if s.dataDir = a.defaultData(); s.dataDir == "" {
-			return s, glovebox.Errorf(glovebox.CodeUnavailable, "set HOME, or data_dir in glovebox.yaml",
-				"there is no place for the data: HOME is not set")
-		}
-	}
-	if _, err := policy.New(s.policy); err != nil {
-		return s, s.located(err)
+		return s, s.parse(text)
 	}
 	return s, nil
 }

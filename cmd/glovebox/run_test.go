@@ -352,4 +352,18 @@ func TestServers(t *testing.T) {
 	if exit, _, errs := tl.run("run", "--local", "-c", "1"); exit != 0 {
 		t.Error(exit, errs)
 	}
+	tl.env["GLOVEBOX_SERVER"] = ""
+	tl.write(t, "bad.yaml", "memory_bugdet: 1GiB\n")
+	for file, says := range map[string]string{
+		"missing.yaml": "there is no configuration", "bad.yaml": "did you mean memory_budget", "": "no server answers",
+	} {
+		args := []string{"trace", "ls", "--server", "unix:/nowhere/sock"}
+		if file != "" {
+			args = append(args, "--config", filepath.Join(tl.env["HOME"], file))
+		}
+		if exit, _, errs := tl.run(args...); exit == 0 || !strings.Contains(errs, says) {
+			t.Errorf("%s: %d %s", file, exit, errs)
+		}
+		tl.app.config = ""
+	}
 }

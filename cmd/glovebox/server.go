@@ -93,6 +93,11 @@ func (a *app) namedServer() (glovebox.Service, error) {
 		return nil, glovebox.Errorf(glovebox.CodeInvalid, "say unix:/path, or --local", "%s %q is no address of a server", from,
 			short(name))
 	}
+	if a.config != "" { // the server has its own, but one that is named and wrong is a mistake
+		if _, err := a.configuration(); err != nil {
+			return nil, err
+		}
+	}
 	return client.New(client.Config{Socket: socket, UID: a.uid}), nil
 }
 
