@@ -48,6 +48,9 @@ func (a *app) serve(listen []string, drain time.Duration) (err error) {
 	if err := a.ownServer("serve"); err != nil {
 		return err
 	}
+	if drain < 0 {
+		return glovebox.Errorf(glovebox.CodeInvalid, "leave the sign out", "--drain %v is negative", drain)
+	}
 	caught, letGo := catch()
 	defer letGo()
 	s, err := a.settings()
