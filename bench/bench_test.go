@@ -364,3 +364,19 @@ func TestReportOK(t *testing.T) {
 		t.Error("a report of what went well is not fine")
 	}
 }
+
+// TestBusyMachine: a report of a machine that had other work says so.
+func TestBusyMachine(t *testing.T) {
+	for load, busy := range map[string]bool{
+		"2.01 0.00 0.00": true, "14.5 9 9": true, "2.00 9.00 9.00": false, "0.10 0.20 0.30": false, "": false,
+	} {
+		r := &Report{Machine: Machine{CPUs: 2, Load: load}}
+		var b strings.Builder
+		if err := r.Text(&b); err != nil {
+			t.Fatal(err)
+		}
+		if said := strings.Contains(b.String(), "These numbers say little"); said != busy {
+			t.Errorf("load %q: said %v", load, said)
+		}
+	}
+}

@@ -247,6 +247,13 @@ func machine() Machine {
 	return m
 }
 
+// busy reports whether more wanted to run in the minute before than there are CPUs.
+func (m Machine) busy() bool {
+	last, _, _ := strings.Cut(m.Load, " ")
+	load, err := strconv.ParseFloat(last, 64)
+	return err == nil && load > float64(m.CPUs)
+}
+
 // value returns what a file of lines with names says of a name, or "unknown".
 func value(file, name, sep string) string {
 	text, err := os.ReadFile(file)

@@ -42,6 +42,10 @@ func (r *Report) Text(w io.Writer) error {
 	m := r.Machine
 	fmt.Fprintf(&b, "%s, %d CPUs, %.1f GiB of memory; %s; %s; load before: %s; measured for %.0f s\n", oneLine(m.CPU), m.CPUs,
 		float64(m.MemoryBytes)/(1<<30), oneLine(m.Kernel), oneLine(m.Distro), oneLine(m.Load), r.TookMS/1000)
+	if m.busy() {
+		fmt.Fprintf(&b, "\nThese numbers say little: the load before was above %d, so that other programs had the CPUs too. "+
+			"Measure again when they have ended.\n", m.CPUs)
+	}
 	for _, callers := range r.callers() {
 		r.latencyTable(&b, callers)
 	}
