@@ -7,9 +7,12 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -174,5 +177,85 @@ func TestRunOutlivesNoClient(t *testing.T) {
 	case <-ended:
 	case <-time.After(5 * time.Second):
 		t.Error("the run is held up")
+	}
+}
+
+// examples are the pieces of JSON that docs/serve.md shows: a request and a result.
+func examples(t *testing.T) (request, result string) {
+	t.Helper()
+	text, err := os.ReadFile("../docs/serve.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	parts := strings.Split(string(text), "\n```json\n")
+	if len(parts) != 3 {
+		t.Fatalf("docs/serve.md has %d pieces of JSON, want 2", len(parts)-1)
+	}
+	request, _, _ = strings.Cut(parts[1], "```")
+	result, _, _ = strings.Cut(parts[2], "```")
+	return request, result
+}
+
+// TestDocumented: what the manual shows is what is spoken.
+func TestDocumented(t *testing.T) {
+	w := newWorld(t)
+	request, result := examples(t)
+	want := glovebox.Request{Lang: "python", Args: []string{"unit.txt"}, Env: map[string]string{"UNIT": "EUR"}, Collect: true,
+		Inputs: []glovebox.Input{{Name: "sales.csv", Content: "3.20\n4.10\n"}},
+		Limits: glovebox.Limits{Wall: 5 * time.Second, Memory: 256 * glovebox.MiB}}
+	w.run = func(_ context.Context, _ glovebox.Principal, got glovebox.Request, _ glovebox.Sink) (*glovebox.Result, error) {
+		if !strings.HasPrefix(got.Code, "import os, sys\n") {
+			t.Errorf("code %q", got.Code)
+		}
+		got.Code = ""
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Error(diff)
+		}
+		d := json.NewDecoder(strings.NewReader(result))
+		d.DisallowUnknownFields()
+		var res glovebox.Result
+		if err := d.Decode(&res); err != nil {
+			t.Errorf("the result: %v", err)
+		}
+		return &res, nil
+	}
+	status, answer := w.call(t, "POST", "/v1/runs", request)
+	if status != "200 OK" {
+		t.Fatal(status, answer)
+	}
+	// Each field that is answered is shown, and no other.
+	names := func(text string) []string {
+		var fields map[string]json.RawMessage
+		if err := json.Unmarshal([]byte(text), &fields); err != nil {
+			t.Fatal(err)
+		}
+		return slices.Sorted(maps.Keys(fields))
+	}
+	if diff := cmp.Diff(names(answer), names(result)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// TestFieldsAreDocumented: the manual names every field of a request, and with it every limit.
+func TestFieldsAreDocumented(t *testing.T) {
+	text, err := os.ReadFile("../docs/serve.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, ask := range []string{`{"":1}`, `{"limits":{"":1}}`, `{"inputs":[{"":1}]}`} {
+		_, err := decodeRequest([]byte(ask))
+		var known *glovebox.Error
+		if !errors.As(err, &known) {
+			t.Fatalf("%s: %v", ask, err)
+		}
+		_, list, ok := strings.Cut(known.Fix, "the fields here are ")
+		if !ok {
+			t.Fatalf("%s: %s", ask, known.Fix)
+		}
+		for name := range strings.SplitSeq(list, ", ") {
+			if !strings.Contains(string(text), "`"+name+"`") && !strings.Contains(string(text), `"`+name+`"`) {
+				t.Errorf("docs/serve.md does not tell of %s", name)
+			}
+		}
 	}
 }
