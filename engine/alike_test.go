@@ -148,8 +148,12 @@ func holdOf(t *testing.T, host *image.Image, lang string, data bool) driver.Hold
 }
 
 // limitsOf are those of the programs, low enough to meet them soon.
-func limitsOf(string) glovebox.Limits {
-	return glovebox.Limits{Wall: 30 * time.Second, CPU: time.Second, CPUs: 1, Memory: 256 * glovebox.MiB, Disk: 32 * glovebox.MiB, Files: 2000,
+func limitsOf(code string) glovebox.Limits {
+	cpu := time.Second
+	if strings.Contains(code, "matplotlib") || strings.Contains(code, "pandas") { // a second is what loading them may take
+		cpu = 20 * time.Second
+	}
+	return glovebox.Limits{Wall: 60 * time.Second, CPU: cpu, CPUs: 1, Memory: 256 * glovebox.MiB, Disk: 32 * glovebox.MiB, Files: 2000,
 		OpenFiles: 200, Processes: 40, Egress: glovebox.MiB, Output: 8 * glovebox.MiB, View: 16 * glovebox.KiB}
 }
 
