@@ -35,9 +35,9 @@ func (t *template) spent(now time.Time) bool {
 	return t.uses >= templateUses || now.Sub(t.born) >= maxAge || over(t.box.Ended())
 }
 
-// worn tells that the next one should be made: on a busy machine that takes as long as the rest of this one's uses.
+// worn tells that the next one should be made, which then takes its place: on a busy machine that takes a second or more.
 func (t *template) worn(now time.Time) bool {
-	return t.uses >= templateUses/8 || now.Sub(t.born) >= maxAge*3/4
+	return t.uses >= templateUses*3/4 || now.Sub(t.born) >= maxAge*3/4
 }
 
 // brew begins to make a template; p.mu is held.
