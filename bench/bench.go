@@ -58,7 +58,7 @@ func Default(quick bool) Config {
 // What a measurement may last; parts that do not fit any more are left out with a note.
 const (
 	mostTime   = 4 * time.Minute
-	mostQuick  = 40 * time.Second
+	mostQuick  = time.Minute
 	mostGrowth = 10 * time.Minute
 )
 

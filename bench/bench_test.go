@@ -108,6 +108,37 @@ func TestInterrupt(t *testing.T) {
 	}
 }
 
+// TestStocked: what is kept ready is counted when it is enough and grows no more.
+func TestStocked(t *testing.T) {
+	for name, c := range map[string]struct {
+		seen []int // in each tenth of a second, then the last
+		want int
+		took time.Duration
+	}{
+		"at once":           {[]int{2}, 2, time.Second},
+		"after a while":     {[]int{0, 0, 0, 1, 2}, 2, 1400 * time.Millisecond},
+		"more":              {[]int{2, 2, 2, 2, 2, 3}, 3, 1500 * time.Millisecond},
+		"for a moment":      {[]int{2, 1}, 0, 5 * time.Second},
+		"never":             {[]int{1}, 0, 5 * time.Second},
+		"there is no more":  {[]int{2, -1}, 0, 100 * time.Millisecond},
+		"a rest in between": {[]int{1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 2}, 2, 2200 * time.Millisecond},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			started := time.Now()
+			f, err := stocked(t.Context(), func() (family, error) {
+				n := c.seen[min(int(time.Since(started)/(100*time.Millisecond)), len(c.seen)-1)]
+				if n < 0 {
+					return family{}, errors.New("it has ended")
+				}
+				return family{spares: n}, nil
+			}, 2, 5*time.Second)
+			if took := time.Since(started); (err == nil) != (c.want > 0) || err == nil && f.spares != c.want || took != c.took {
+				t.Errorf("%s: %d after %v, %v, want %d after %v", name, f.spares, took, err, c.want, c.took)
+			}
+		})
+	}
+}
+
 // TestCell: what is wrong with a run is counted as what it is, and its time is not.
 func TestCell(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -245,19 +276,26 @@ func TestBars(t *testing.T) {
 		got[b.What] = verdict
 	}
 	want := map[string]string{
-		"warm print: first byte, by the whole time of the bare interpreter": "0.15 true",
-		"warm print: end, by the same":                                      "0.36 false",
-		"warm pandas: end, by the same":                                     "not measured",
-		"cold print, the whole command: end, by bubblewrap":                 "1.3 true",
-		"print, 10 callers: runs per second, by bubblewrap":                 "2 true",
-		"pandas, 10 callers: runs per second, by bubblewrap":                "not measured",
-		"print, 50 callers, 2000 runs: 99th percentile, by the median":      "5 true",
-		"the same: runs that failed, were wrong or were lost":               "1 false",
-		"memory of a spare with pandas loaded":                              "12.5 false",
-		"memory of the server with 100 live runs":                           "80 true",
+		"warm print: first byte, by the whole time of the bare interpreter":                   "0.15 true",
+		"warm print: end, by the same":                                                        "0.36 false",
+		"warm print in a row: first byte, by the whole time of the bare interpreter in a row": "0.125 false",
+		"warm print in a row: end, by the same":                                               "0.375 false",
+		"warm pandas: end, by the same":                                                       "not measured",
+		"cold print, the whole command: end, by bubblewrap":                                   "1.3 true",
+		"print, 10 callers: runs per second, by bubblewrap":                                   "2 true",
+		"pandas, 10 callers: runs per second, by bubblewrap":                                  "not measured",
+		"print, 50 callers, 2000 runs: 99th percentile, by the median":                        "5 true",
+		"the same: runs that failed, were wrong or were lost":                                 "1 false",
+		"memory of a spare with pandas loaded":                                                "12.5 false",
+		"memory of the server with 100 live runs":                                             "80 true",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
+	}
+	for _, b := range bars(r) {
+		if b.Info != strings.Contains(b.What, "in a row") {
+			t.Errorf("%s: for information is %v", b.What, b.Info)
+		}
 	}
 	// No run came out right of any subject, of those that are compared with, or of those that are: there are no times.
 	for _, ours := range []bool{true, false} {
@@ -308,7 +346,11 @@ func sample() *Report {
 			Spare: new(int64(25 << 19)), Live: 100, ServerLive: new(int64(80 << 20)), SandboxLive: new(int64(9 << 20))},
 		Notes: []string{"runsc: left out, it is not installed", "evil: \x1b]0;x\a\u202e"},
 	}
-	r.Rows[3].Starts = map[string]int{"fork": 39, "cold": 1}
+	for _, inARow := range []Row{row(bareName, "print", 1, 6, 8, 0), row(warmName, "print", 1, 1, 3, 0)} {
+		inARow.InARow = true
+		r.Rows = slices.Insert(r.Rows, 0, inARow) // whoever looks for the others must not be content with these
+	}
+	r.Rows[5].Starts = map[string]int{"fork": 39, "cold": 1}
 	last := &r.Rows[len(r.Rows)-1]
 	last.Runs, last.Lost, last.FirstFailure, last.CPUMS, last.MachineCPUMS = 2000, 1, "no\nrecord", nil, new(7.25)
 	g := Growth{Of: "live sandboxes"}

@@ -13,9 +13,10 @@ import (
 	"glovebox"
 )
 
-// measure measures latency one at a time, then with several callers, then memory. What nothing must be reached with comes
-// last.
+// measure measures the memory of spares, while nothing else was asked for yet, then latency one at a time and with several
+// callers, then memory with live runs. What nothing must be reached with comes last.
 func (b *bench) measure(ctx context.Context) error {
+	b.memory(ctx, "memory of spares", b.spares)
 	if err := b.addServer(ctx); err != nil {
 		return err
 	}
@@ -24,6 +25,11 @@ func (b *bench) measure(ctx context.Context) error {
 			if err := b.rounds(ctx, j); err != nil {
 				return glovebox.Internal("measure", err)
 			}
+			if j.name == "print" && j.lang == "python" {
+				if err := b.burst(ctx, j, 1); err != nil {
+					return glovebox.Internal("measure", err)
+				}
+			}
 		}
 	}
 	b.kept = b.cfg.memoryTime()
@@ -31,9 +37,7 @@ func (b *bench) measure(ctx context.Context) error {
 		return err
 	}
 	b.kept = 0
-	if err := b.memory(ctx); err != nil {
-		return err
-	}
+	b.memory(ctx, "memory with live runs", b.sleepers)
 	return b.bursts(ctx, func(j job) bool { return j.name == "csv" && (!b.cfg.Quick || len(b.cfg.Jobs) > 0) })
 }
 
@@ -93,17 +97,24 @@ func (b *bench) rounds(ctx context.Context, j job) error {
 	return nil
 }
 
-// burst lets the subjects take turns, each with so many callers at a time, who ask again as soon as they are answered.
+// burst lets the subjects take turns, each with so many callers at a time, who ask again as soon as they are answered. One
+// caller asks in a row.
 func (b *bench) burst(ctx context.Context, j job, callers int) error {
 	const turns = 2
 	var cells []*cell
 	for _, s := range b.subjects {
 		if s.burst && s.does(j) && b.takesPart(s, j, callers) {
-			cells = append(cells, newCell(s, j, callers))
+			c := newCell(s, j, callers)
+			c.row.InARow = callers == 1
+			cells = append(cells, c)
 		}
 	}
-	b.progress("%s: %d callers, %d subjects", j.title(), callers, len(cells))
+	what := fmt.Sprintf("%s, %d callers", j.title(), callers)
 	seconds := time.Duration(b.cfg.Seconds * float64(time.Second))
+	if callers == 1 {
+		what, seconds = j.title()+", in a row", min(seconds, inARowMost)
+	}
+	b.progress("%s: %d subjects", what, len(cells))
 	var late []string
 	for range turns {
 		for _, c := range cells {
@@ -132,11 +143,13 @@ func (b *bench) burst(ctx context.Context, j job, callers int) error {
 	}
 	if len(late) > 0 {
 		slices.Sort(late)
-		b.note("%s, %d callers: measured for less time or not at all, there was none: %s", j.title(), callers,
-			strings.Join(slices.Compact(late), "; "))
+		b.note("%s: measured for less time or not at all, there was none: %s", what, strings.Join(slices.Compact(late), "; "))
 	}
 	return nil
 }
+
+// inARowMost is for how long at most a subject is asked in a row.
+const inARowMost = 2 * time.Second
 
 // takesPart leaves out what a bar does not need where that would take too long, or too much memory.
 func (b *bench) takesPart(s *subject, j job, callers int) bool {
@@ -145,7 +158,7 @@ func (b *bench) takesPart(s *subject, j job, callers int) bool {
 		return s.name == warmName
 	case b.cfg.Quick && j.name != "print":
 		return s.name == bwrapName || s.name == warmName
-	case callers >= floodCallers || j.name != "print":
+	case callers == 1 || callers >= floodCallers || j.name != "print":
 		return s.name == bareName || s.name == bwrapName || s.name == warmName
 	}
 	return true
@@ -192,7 +205,7 @@ func (c *Config) reserve() time.Duration {
 	return mostTime / 2
 }
 
-// memoryTime is what is kept of the time for memory.
+// memoryTime is what is kept of the time for memory with live runs.
 func (c *Config) memoryTime() time.Duration {
 	if c.Quick {
 		return memoryQuick
@@ -200,10 +213,10 @@ func (c *Config) memoryTime() time.Duration {
 	return memoryFull
 }
 
-// How long the measurement of memory takes.
+// How long a measurement of memory takes.
 const (
-	memoryQuick = 8 * time.Second
-	memoryFull  = 25 * time.Second
+	memoryQuick = 5 * time.Second
+	memoryFull  = 15 * time.Second
 )
 
 // late reports whether there is no time for more runs than must be.

@@ -134,15 +134,20 @@ func parsePss(text string) (int64, bool) {
 // sandboxGroup is a line of /proc/PID/cgroup that names the sandbox of the process.
 var sandboxGroup = regexp.MustCompile(`(?m)/([A-Za-z0-9_-]+)/(?:init|run)$`)
 
-// sandboxes counts the sandboxes that processes are in.
-func sandboxes(tree []task) int {
+// sandboxes counts the sandboxes of those processes that have mapped a file with this in its path.
+func sandboxes(tree []task, mapped string) int {
 	seen := map[string]bool{}
 	for _, t := range tree {
 		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", t.pid))
 		if err != nil {
 			continue // it has ended
 		}
-		if m := sandboxGroup.FindSubmatch(text); m != nil {
+		m := sandboxGroup.FindSubmatch(text)
+		if m == nil || seen[string(m[1])] {
+			continue
+		}
+		maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", t.pid))
+		if err == nil && strings.Contains(string(maps), mapped) {
 			seen[string(m[1])] = true
 		}
 	}

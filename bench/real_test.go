@@ -74,6 +74,7 @@ func real(t *testing.T) Config {
 func TestReal(t *testing.T) {
 	cfg := real(t)
 	t.Run("everything", func(t *testing.T) { testEverything(t, cfg) })
+	t.Run("spares", func(t *testing.T) { testSpares(t, cfg) })
 	t.Run("refusals", func(t *testing.T) { testRefusals(t, cfg) })
 	t.Run("CPU time", func(t *testing.T) { testMeters(t, cfg) })
 	t.Run("cancel", func(t *testing.T) { testCancel(t, cfg) })
@@ -99,6 +100,12 @@ func testEverything(t *testing.T, cfg Config) {
 			t.Errorf("%s: %+v", name, *row)
 		}
 	}
+	for _, name := range []string{bareName, warmName} {
+		row := r.find(name, "print", 1, true)
+		if row == nil || row.Runs < 3 || row.Done.P50 < row.First.P50 || row.PerSecond <= 0 {
+			t.Errorf("%s was not measured in a row: %+v, %q", name, row, r.Notes)
+		}
+	}
 	cold := r.row(coldName, "print", 3)
 	if cold == nil || cold.Runs < 3 || cold.PerSecond <= 0 || cold.Callers != 3 {
 		t.Errorf("%s with three callers: %+v, %q", coldName, cold, r.Notes)
@@ -120,6 +127,38 @@ func testEverything(t *testing.T, cfg Config) {
 	}
 	if left, _ := filepath.Glob(fmt.Sprintf("/sys/fs/cgroup/*/glovebox-bench-%d", os.Getpid())); len(left) > 0 {
 		t.Errorf("it left %q", left)
+	}
+}
+
+// testSpares: what one more spare takes is measured, and is the pages that it wrote, not all that pandas has loaded.
+func testSpares(t *testing.T, cfg Config) {
+	b := &bench{cfg: cfg, dir: t.TempDir(), until: time.Now().Add(time.Minute), report: &Report{}}
+	b.cfg.Jobs = []string{"pandas"}
+	if err := os.Chmod(b.dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := b.close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	switch err := b.prepare(t.Context()); {
+	case err != nil && len(b.report.Notes) > 0:
+		t.Skip(b.report.Notes) // there is no pandas
+	case err != nil:
+		t.Fatal(err)
+	}
+	m := &Memory{}
+	if err := b.spares(t.Context(), m); err != nil {
+		t.Fatal(err)
+	}
+	if m.Spare == nil || *m.Spare < 1<<20 || *m.Spare > 30<<20 || m.SparesFew != fewSpares || m.SparesMany < fewSpares+moreSpares || m.Server == nil {
+		t.Errorf("%+v", *m)
+	}
+	for _, s := range b.servers {
+		if s.process != nil {
+			t.Error("the server goes on beside all that is measured next")
+		}
 	}
 }
 

@@ -56,6 +56,8 @@ type Row struct {
 	Subject string `json:"subject"`
 	Rung    string `json:"rung"` // what fenced the program
 	Callers int    `json:"callers"`
+	// InARow says that one caller asked run after run, without pauses. Else one caller asks each subject in turn.
+	InARow bool `json:"in_a_row"`
 
 	Runs   int `json:"runs"`
 	Failed int `json:"failed"` // did not end as it should

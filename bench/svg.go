@@ -154,7 +154,7 @@ func (r *Report) ratePlots(d *drawing) {
 
 // latencyPlots draws, for each job that ran one at a time, a bar for each subject.
 func (r *Report) latencyPlots(d *drawing) {
-	groups := r.groups(func(row Row) bool { return row.Callers == 1 && row.Done.P50 > 0 })
+	groups := r.groups(func(row Row) bool { return row.Callers == 1 && !row.InARow && row.Done.P50 > 0 })
 	var values []float64
 	for _, row := range slices.Concat(groups...) {
 		values = append(values, row.First.P50, row.Done.P50, row.Done.P95)

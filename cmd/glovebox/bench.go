@@ -27,7 +27,7 @@ func (a *app) benchCommand() *cobra.Command {
 		Long: "Measure what a run costs on this machine, beside other ways to run a program.\n\n" +
 			"The same programs are run by the bare interpreter, in bubblewrap, crun, runc and runsc where they are installed,\n" +
 			"and by Glovebox, all taking turns; the output of each run is compared with what it must be. It has records and a\n" +
-			"server of its own, in a temporary folder. It takes up to 4 minutes, 40 seconds with --quick, 10 minutes with\n" +
+			"server of its own, in a temporary folder. It takes up to 4 minutes, a minute with --quick, 10 minutes with\n" +
 			"--growth, and is worth something only on a machine that does nothing else. The exit code is 1 when a run failed,\n" +
 			"printed something else or was lost; how fast they were does not change it.",
 		Args: noArgs,
@@ -49,7 +49,7 @@ func (a *app) benchCommand() *cobra.Command {
 	def := bench.Default(false)
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.BoolVar(&b.Quick, "quick", false, "measure less, in 40 seconds at most")
+	f.BoolVar(&b.Quick, "quick", false, "measure less, in a minute at most")
 	f.BoolVar(&b.Growth, "growth", false, "measure how costs grow with sandboxes, files, output and records instead")
 	f.IntVar(&b.Rounds, "rounds", def.Rounds, "run each subject so often, one run at a time")
 	f.IntSliceVar(&b.Callers, "callers", def.Callers, "numbers of callers at a time")
