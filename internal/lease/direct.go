@@ -19,6 +19,9 @@ func (p *Pool) Fork(ctx context.Context, kind Kind, memory glovebox.Size) *Lease
 	sp := &spare{id: newID(), start: "fork", memory: ForkMemory, left: make(chan struct{}), born: time.Now()}
 	p.mu.Lock()
 	s := p.shelves[kind.key()]
+	if s != nil && s.template != nil && s.template.spent(time.Now()) {
+		p.retire(s)
+	}
 	if p.closed || s == nil || !s.forks() || s.template == nil || s.template.spent(time.Now()) || memory < ForkMemory {
 		p.mu.Unlock()
 		return nil

@@ -89,6 +89,7 @@ type shelf struct {
 	grown    time.Time // when the target last did
 
 	template *template // of which spares are forked now
+	next     *template // takes its place when it is spent
 	brewing  bool      // another is being made
 	held     bool      // the driver has no templates for it: its spares load their modules themselves
 

@@ -212,7 +212,7 @@ func (p *Pool) settle(share *admission.Share, memory glovebox.Size, lives bool) 
 func (p *Pool) freeReserve(templates bool) (freed glovebox.Size) {
 	keep := map[glovebox.Size]int{}
 	for _, s := range p.shelves {
-		if !templates && s.forks() && s.target > 0 {
+		if !templates && s.forks() && s.target > 0 && s.next == nil {
 			keep[s.kind.templateMemory()]++
 		}
 	}

@@ -270,6 +270,9 @@ func (p *Pool) Stats() Stats {
 	st.Discarded = maps.Clone(st.Discarded)
 	st.Templates = len(p.retired)
 	for _, s := range p.shelves {
+		if s.next != nil {
+			st.Templates++
+		}
 		if s.template != nil {
 			st.Templates++
 		}

@@ -35,9 +35,9 @@ func (t *template) spent(now time.Time) bool {
 	return t.uses >= templateUses || now.Sub(t.born) >= maxAge || over(t.box.Ended())
 }
 
-// worn tells that the next one should be made, which then takes its place: on a busy machine that takes a second or more.
+// worn tells that the next one should be made: on a busy machine that takes as long as most of the uses that are left.
 func (t *template) worn(now time.Time) bool {
-	return t.uses >= templateUses*3/4 || now.Sub(t.born) >= maxAge*3/4
+	return t.uses >= templateUses/8 || now.Sub(t.born) >= maxAge*3/4
 }
 
 // brew begins to make a template; p.mu is held.
@@ -65,13 +65,18 @@ func (p *Pool) brew(s *shelf) {
 		}
 		t.born = now
 		s.templateTries = tries{}
-		p.retire(s)
-		s.template = t
+		if s.template == nil {
+			s.template = t
+		} else {
+			s.next = t
+		}
 		if p.closed || s.gone || s.target == 0 {
-			p.retire(s)
+			p.retireAll(s)
 			return
 		}
-		p.provide(memory)
+		if s.next == nil {
+			p.provide(memory)
+		}
 	})
 }
 
@@ -110,13 +115,20 @@ func (p *Pool) buildTemplate(kind *Kind, t *template, past bool) (err error) {
 	return nil
 }
 
-// retire forks no more from a shelf's template. It is closed after the last of its forks; p.mu is held.
+// retireAll retires a shelf's template and its successor; p.mu is held.
+func (p *Pool) retireAll(s *shelf) {
+	p.retire(s)
+	p.retire(s)
+}
+
+// retire forks no more from a shelf's template, whose successor takes its place, if there is one. It is closed after the
+// last of its forks; p.mu is held.
 func (p *Pool) retire(s *shelf) {
 	t := s.template
 	if t == nil {
 		return
 	}
-	s.template = nil
+	s.template, s.next = s.next, nil
 	p.retired[t] = struct{}{}
 	if t.live == 0 {
 		p.closeTemplate(t)

@@ -218,3 +218,34 @@ func TestSuccessorHasMemory(t *testing.T) {
 		}
 	})
 }
+
+// TestSuccessorIsReady: the next template is made long before it is needed, and not used before this one is used up.
+func TestSuccessorIsReady(t *testing.T) {
+	inBubble(t, Config{Min: 1, Max: 1}, 8192*mib, func(w *world) {
+		k := w.forked()
+		w.Keep(k)
+		settled(time.Minute)
+		first := w.fake.Templates()
+		fork := func(n int) {
+			for range n {
+				l := w.Fork(w.Context(), k, 512*mib)
+				if l == nil {
+					t.Fatalf("nothing can be forked: %+v", w.Stats())
+				}
+				w.close(l)
+			}
+		}
+		fork(templateUses / 4)
+		settled(time.Second)
+		if now := w.fake.Templates(); len(first) != 1 || len(now) != 2 || now[0] != first[0] {
+			t.Errorf("templates %v, before %v", now, first)
+		}
+		w.failing(func(step string) error { // the next cannot be made in time
+			if step == "template" {
+				return errors.New("slow")
+			}
+			return nil
+		})
+		fork(templateUses) // more than are left of the first
+	})
+}

@@ -135,7 +135,7 @@ func (p *Pool) adapt(s *shelf, now time.Time) {
 	switch {
 	case idle >= p.cfg.Idle && !s.keep:
 		s.target = 0
-		p.retire(s)
+		p.retireAll(s)
 	case idle >= p.cfg.Idle/10:
 		s.target = min(s.target, p.cfg.Min)
 	case now.Sub(s.measured) >= measure:
@@ -171,7 +171,7 @@ func (p *Pool) drop(s *shelf, reason string) {
 		p.discard(s, sp, reason)
 	}
 	s.spares = nil
-	p.retire(s)
+	p.retireAll(s)
 	delete(p.shelves, s.kind.key())
 }
 
@@ -204,7 +204,7 @@ func (p *Pool) giveAway(need glovebox.Size, all, templates bool, now time.Time) 
 		p.discard(from, sp, "memory")
 	}
 	for _, s := range p.shelves {
-		if need > 0 && s.template != nil && (all && templates || !s.urgent(now)) {
+		for need > 0 && s.template != nil && (all && templates || !s.urgent(now)) {
 			need -= s.template.memory
 			p.retire(s)
 		}
@@ -261,7 +261,7 @@ func (p *Pool) trimReserve(now time.Time) {
 	missing := map[glovebox.Size]int{}
 	for _, s := range p.shelves {
 		missing[s.memory()] += max(s.target-s.fresh(now)-s.making, 0)
-		if s.forks() && s.target > 0 && !s.brewing { // its first template, or the next
+		if s.forks() && s.target > 0 && !s.brewing && s.next == nil { // its first template, or the next
 			missing[s.kind.templateMemory()]++
 		}
 	}
@@ -316,7 +316,7 @@ func (p *Pool) neediest(now time.Time) (best *shelf, wait time.Duration) {
 func (p *Pool) needsTemplate(s *shelf, now time.Time) bool {
 	memory := s.kind.templateMemory()
 	pause := now.Before(s.templateTries.again) || now.Before(s.templateTries.noRoom) && !p.reserves(memory)
-	return s.forks() && s.target > 0 && !s.brewing && !pause && (s.template == nil || s.template.worn(now)) &&
+	return s.forks() && s.target > 0 && !s.brewing && !pause && s.next == nil && (s.template == nil || s.template.worn(now)) &&
 		(p.fits(memory) || p.reserves(memory))
 }
 
