@@ -37,7 +37,7 @@ func TestRS02Sleep(t *testing.T) {
 func TestRS03ForkBomb(t *testing.T) {
 	l := need(t)
 	other := ""
-	o := attack(t, trial{program: "rs03_forks.sh", tell: true, flags: []string{"--wall", "4s"}, during: func() {
+	o := attack(t, trial{program: "rs03_forks.sh", tell: true, flags: []string{"--wall", "20s"}, during: func() {
 		time.Sleep(500 * time.Millisecond)
 		if n := len(l.processes(l.uids)); n > 128+8 {
 			t.Errorf("%d processes on the host, with a limit of 128", n)
