@@ -210,9 +210,9 @@ func (p *Pool) settle(share *admission.Share, memory glovebox.Size, lives bool) 
 
 // freeReserve gives what is in reserve back, for the next templates only if that is said, and tells how much it was.
 func (p *Pool) freeReserve(templates bool) (freed glovebox.Size) {
-	keep := map[glovebox.Size]int{}
+	now, keep := time.Now(), map[glovebox.Size]int{}
 	for _, s := range p.shelves {
-		if !templates && s.forks() && s.target > 0 && s.next == nil {
+		if !templates && s.forks() && s.urgent(now) && s.next == nil {
 			keep[s.kind.templateMemory()]++
 		}
 	}

@@ -11,6 +11,7 @@ import (
 
 	"glovebox"
 	"glovebox/driver"
+	"glovebox/internal/admission"
 )
 
 const roomy = 4 * glovebox.GiB
@@ -248,4 +249,29 @@ func TestSuccessorIsReady(t *testing.T) {
 		})
 		fork(templateUses) // more than are left of the first
 	})
+}
+
+// TestTemplateForWhoAsks: a template is made for a kind that is asked for before any other, and while runs wait for memory for
+// no other.
+func TestTemplateForWhoAsks(t *testing.T) {
+	now := time.Now()
+	fresh := func(asked time.Time) *shelf {
+		return &shelf{kind: Kind{Fork: true}, target: 1, asked: asked}
+	}
+	memory, err := admission.New(admission.Config{Dir: t.TempDir(), Size: 8192 * mib})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer memory.Close()
+	idle, asked := fresh(now.Add(-time.Minute)), fresh(now)
+	p := &Pool{cfg: Config{Memory: memory}, shelves: map[key]*shelf{{tenant: "a"}: idle, {tenant: "b"}: asked, {tenant: "c"}: fresh(now.Add(-time.Hour))}}
+	for range 50 { // whatever the order of the map
+		if p.thirstiest(now, true) != asked || p.thirstiest(now, false) != asked {
+			t.Fatal("one that nobody asks for comes first")
+		}
+	}
+	delete(p.shelves, key{tenant: "b"})
+	if p.thirstiest(now, true) != nil || p.thirstiest(now, false) == nil {
+		t.Error("one that nobody asks for gets a template while runs wait, or none else")
+	}
 }

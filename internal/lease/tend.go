@@ -245,11 +245,8 @@ func (p *Pool) fill(now time.Time) (next time.Duration) {
 		p.make(s)
 	}
 	if !p.brewing {
-		for _, s := range p.shelves {
-			if p.needsTemplate(s, now) {
-				p.brew(s)
-				break
-			}
+		if s := p.thirstiest(now, giving > 0); s != nil {
+			p.brew(s)
 		}
 	}
 	p.trimReserve(now)
@@ -311,6 +308,21 @@ func (p *Pool) neediest(now time.Time) (best *shelf, wait time.Duration) {
 		}
 	}
 	return best, wait
+}
+
+// thirstiest is the shelf that a template is made for next: one that is asked for right now before others, which get none
+// while runs wait for memory.
+func (p *Pool) thirstiest(now time.Time, waited bool) (best *shelf) {
+	for _, s := range p.shelves {
+		u := s.urgent(now)
+		if p.needsTemplate(s, now) && (u || best == nil && !waited) {
+			best = s
+			if u {
+				break
+			}
+		}
+	}
+	return best
 }
 
 func (p *Pool) needsTemplate(s *shelf, now time.Time) bool {
