@@ -19,8 +19,8 @@ func (p *Pool) Fork(ctx context.Context, kind Kind, memory glovebox.Size) *Lease
 	sp := &spare{id: newID(), start: "fork", memory: ForkMemory, left: make(chan struct{}), born: time.Now()}
 	p.mu.Lock()
 	s := p.shelves[kind.key()]
-	if s != nil && s.template != nil && s.template.spent(time.Now()) {
-		p.retire(s)
+	if s != nil {
+		p.renew(s, time.Now())
 	}
 	if p.closed || s == nil || !s.forks() || s.template == nil || s.template.spent(time.Now()) || memory < ForkMemory {
 		p.mu.Unlock()
@@ -31,7 +31,11 @@ func (p *Pool) Fork(ctx context.Context, kind Kind, memory glovebox.Size) *Lease
 	sp.of.live++
 	p.out++ // so that Close waits
 	p.mu.Unlock()
-	err := p.buildNow(ctx, &s.kind, sp)
+	// Also when the run is cancelled meanwhile: whoever gives up waiting for a fork may end its template, and with that the
+	// sandboxes of other runs.
+	making, stop := context.WithTimeout(context.WithoutCancel(ctx), makeLimit)
+	defer stop()
+	err := p.assemble(making, &s.kind, sp)
 	lives := errors.Is(err, driver.ErrLeftBehind)
 	if lives { // beyond the run and its memory, until the budget's engine is closed
 		_, _ = p.take(ForkMemory, true)
@@ -48,21 +52,6 @@ func (p *Pool) Fork(ctx context.Context, kind Kind, memory glovebox.Size) *Lease
 	}
 	p.spareFailed(s, time.Now(), "fork a sandbox for a run", err)
 	p.returned(sp)
-	return nil
-}
-
-// buildNow makes sp, whose memory is the run's, also when the run is cancelled meanwhile: whoever gives up waiting for a
-// fork ends its template, and with that the sandboxes of other runs. On error all of it is given back.
-func (p *Pool) buildNow(ctx context.Context, kind *Kind, sp *spare) (err error) {
-	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), makeLimit)
-	defer stop()
-	if sp.inputs, sp.remove, err = p.cfg.Inputs(ctx, sp.id, sp.of.inputs); err != nil {
-		return err
-	}
-	spec := driver.Spec{ID: sp.id, Limits: kind.Limits, Root: kind.Root, Inputs: sp.inputs}
-	if sp.box, err = sp.of.box.Fork(ctx, spec); err != nil {
-		return errors.Join(err, p.undo(sp.remove))
-	}
 	return nil
 }
 

@@ -88,6 +88,11 @@ func (p *Pool) build(kind *Kind, sp *spare, past bool) (err error) {
 			return err
 		}
 	}
+	return p.assemble(ctx, kind, sp)
+}
+
+// assemble makes sp's folder and sandbox. On error both are given back.
+func (p *Pool) assemble(ctx context.Context, kind *Kind, sp *spare) (err error) {
 	below := ""
 	if sp.of != nil {
 		below = sp.of.inputs

@@ -115,6 +115,13 @@ func (p *Pool) buildTemplate(kind *Kind, t *template, past bool) (err error) {
 	return nil
 }
 
+// renew retires a shelf's template if it is spent; p.mu is held.
+func (p *Pool) renew(s *shelf, now time.Time) {
+	if s.template != nil && s.template.spent(now) {
+		p.retire(s)
+	}
+}
+
 // retireAll retires a shelf's template and its successor; p.mu is held.
 func (p *Pool) retireAll(s *shelf) {
 	p.retire(s)

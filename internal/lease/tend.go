@@ -142,9 +142,7 @@ func (p *Pool) adapt(s *shelf, now time.Time) {
 		s.target = max(min(s.target, p.cfg.Min), s.target-(s.low+1)/2)
 		s.measured, s.low = now, min(len(s.spares), s.target)
 	}
-	if t := s.template; t != nil && t.spent(now) {
-		p.retire(s)
-	}
+	p.renew(s, now)
 }
 
 // prune discards what is too old or too much.
