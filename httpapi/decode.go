@@ -73,16 +73,24 @@ func decodeObject(text []byte, f fields) error {
 	return nil
 }
 
-// object reads an object, or null for an empty one.
-func (d *decoder) object(f fields) error {
+// begin reads the beginning of an object or a list, or null, which has none.
+func (d *decoder) begin(with json.Delim, otherwise string) (none bool, err error) {
 	t, err := d.Token()
 	switch {
 	case err != nil:
-		return d.wrong(err)
+		return false, d.wrong(err)
 	case t == nil:
-		return nil
-	case t != json.Delim('{'):
-		return d.bad("is no object")
+		return true, nil
+	case t != with:
+		return false, d.bad(otherwise)
+	}
+	return false, nil
+}
+
+// object reads an object, or null for an empty one.
+func (d *decoder) object(f fields) error {
+	if none, err := d.begin('{', "is no object"); none || err != nil {
+		return err
 	}
 	outer := d.at
 	defer func() { d.at = outer }()
@@ -107,20 +115,14 @@ func (d *decoder) object(f fields) error {
 			return err
 		}
 	}
-	_, err = d.Token()
+	_, err := d.Token()
 	return d.wrong(err)
 }
 
 // list reads an array of objects, or null for an empty one.
 func (d *decoder) list(most int, each func() fields) error {
-	t, err := d.Token()
-	switch {
-	case err != nil:
-		return d.wrong(err)
-	case t == nil:
-		return nil
-	case t != json.Delim('['):
-		return d.bad("is no list")
+	if none, err := d.begin('[', "is no list"); none || err != nil {
+		return err
 	}
 	outer := d.at
 	defer func() { d.at = outer }()
@@ -133,7 +135,7 @@ func (d *decoder) list(most int, each func() fields) error {
 			return err
 		}
 	}
-	_, err = d.Token()
+	_, err := d.Token()
 	return d.wrong(err)
 }
 
