@@ -110,12 +110,10 @@ func (s *sandbox) awaitHeld(ctx context.Context, p *process, hold driver.Hold) e
 // checkHeld makes sure that what waits has nothing that a fresh program does not have. Of a copy that is all there is to
 // tell; the others were looked at before they were executed, and have descriptors and threads of their own by now.
 func checkHeld(h *wire.Held, status map[string]string, lang string) error {
-	for _, must := range []struct{ field, value string }{
+	if err := checkStatus("what waits", status, [][2]string{
 		{"NoNewPrivs", "1"}, {"Seccomp", "2"}, {"CapPrm", noCaps}, {"CapEff", noCaps}, {"CapBnd", noCaps}, {"CapAmb", noCaps},
-	} {
-		if status[must.field] != must.value {
-			return postureError("%s of what waits is %q", must.field, status[must.field])
-		}
+	}); err != nil {
+		return err
 	}
 	if lang != "python" {
 		return nil

@@ -162,6 +162,16 @@ func checkFilter(status map[string]string, more int) error {
 // noCaps is an empty set as /proc/PID/status writes it.
 const noCaps = "0000000000000000"
 
+// checkStatus makes sure that fields of a status, of whom it is, are what they must be: pairs of a name and a value.
+func checkStatus(whose string, status map[string]string, must [][2]string) error {
+	for _, m := range must {
+		if got := status[m[0]]; got != m[1] {
+			return postureError("%s of %s is %q", m[0], whose, got)
+		}
+	}
+	return nil
+}
+
 func statusFields(status string) map[string]string {
 	fields := map[string]string{}
 	for line := range strings.Lines(status) {
@@ -258,13 +268,11 @@ func (s *sandbox) readTemplatePosture(f *wire.Started) (glovebox.Posture, error)
 	if !s.ids.single {
 		caps = "00000000000000c0" // CAP_SETGID and CAP_SETUID
 	}
-	for _, must := range []struct{ field, value string }{
+	if err := checkStatus("the template", status, [][2]string{
 		{"NoNewPrivs", "1"}, {"Seccomp", "2"}, {"CapInh", caps}, {"CapPrm", caps}, {"CapEff", caps}, {"CapBnd", caps},
 		{"CapAmb", caps},
-	} {
-		if status[must.field] != must.value {
-			return nil, postureError("%s of the template is %q", must.field, status[must.field])
-		}
+	}); err != nil {
+		return nil, err
 	}
 	if err := checkFilter(status, 1); err != nil {
 		return nil, err
