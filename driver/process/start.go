@@ -37,7 +37,7 @@ var initCapabilities = []uintptr{
 	unix.CAP_SYS_CHROOT, unix.CAP_SYS_NICE, // pivot_root; oom score
 }
 
-// start makes a sandbox: of is nil, the template that it is a copy of, or says that it is for one.
+// start makes a sandbox of what of says.
 func (d *Driver) start(ctx context.Context, spec driver.Spec, of origin) (*sandbox, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, errors.New("the sandbox did not start in 30 s"))
 	defer cancel()

@@ -20,14 +20,13 @@ system = ctypes.PyDLL(None, use_errno=True)
 
 def check(result, step):
     if result == -1:
-        error = OSError(ctypes.get_errno(), step)
-        raise error
+        raise OSError(ctypes.get_errno(), step)
     return result
 
 
 def call(step, number, *args):
-    return check(system.syscall(ctypes.c_long(number), *[a if isinstance(a, ctypes._Pointer) or hasattr(a, "_obj")
-                                                         else ctypes.c_void_p(a) for a in args]), step)
+    words = [ctypes.c_void_p(a) if isinstance(a, int) else a for a in args]
+    return check(system.syscall(ctypes.c_long(number), *words), step)
 
 
 def prctl(step, *args):
@@ -41,7 +40,7 @@ clone_call = ctypes.c_long(CLONE3), ctypes.byref(clone_args), ctypes.c_size_t(ct
 no_caps_header = (ctypes.c_uint32 * 2)(0x20080522, 0)
 no_caps = (ctypes.c_uint32 * 6)()
 init_caps = (ctypes.c_uint32 * 6)()
-zero, one, two = ctypes.c_ulong(0), ctypes.c_ulong(1), ctypes.c_ulong(2)
+zero, two = ctypes.c_ulong(0), ctypes.c_ulong(2)
 ambient, bound = ctypes.c_ulong(47), ctypes.c_ulong(24)  # PR_CAP_AMBIENT, PR_CAPBSET_DROP
 numbers = [ctypes.c_ulong(n) for n in range(64)]
 

@@ -127,11 +127,7 @@ func (s *sandbox) resume(r *wire.Resume, files []*os.File) error {
 // handOver is what a held interpreter reads (see package boot): strings that each end with a zero.
 func handOver(r *wire.Resume) []byte {
 	var b bytes.Buffer
-	stdin := "0"
-	if r.Stdin {
-		stdin = "1"
-	}
-	b.WriteString(stdin + "\x00")
+	b.WriteString(one(r.Stdin) + "\x00")
 	for _, list := range [][][]byte{r.Args, r.Env} {
 		fmt.Fprintf(&b, "%d\x00", len(list))
 		for _, item := range list {

@@ -55,7 +55,7 @@ func (c *Conn) Send(m Message, files ...*os.File) error {
 	}
 	c.send.Lock()
 	defer c.send.Unlock()
-	if err := c.sendHead(head, fds); err != nil {
+	if err := SendFiles(c.sock, head, fds); err != nil {
 		return fmt.Errorf("send message: %w", err)
 	}
 	if _, err := c.sock.Write(body); err != nil {
@@ -63,8 +63,6 @@ func (c *Conn) Send(m Message, files ...*os.File) error {
 	}
 	return nil
 }
-
-func (c *Conn) sendHead(head []byte, fds []int) error { return SendFiles(c.sock, head, fds) }
 
 // SendFiles writes b with descriptors, which stay the caller's, to a non-blocking Unix socket, as one message.
 func SendFiles(sock *os.File, b []byte, fds []int) error {
