@@ -28,13 +28,13 @@ type Config struct {
 	// Dir is where folders are made, which are removed again. Empty: the system's folder for temporary files.
 	Dir string
 
-	// Rounds is how often each subject runs the shortest job one at a time; longer jobs are run less often.
+	// Rounds is how often each subject runs the shortest workload one at a time; longer workloads are run less often.
 	Rounds int
 	// Callers are the numbers of callers at a time. One is measured round by round, more of them for Seconds each.
 	Callers []int
-	// Jobs chooses by name; empty means all.
-	Jobs []string
-	// Seconds is how long each subject is measured for each job and number of callers.
+	// Workloads chooses by name; empty means all.
+	Workloads []string
+	// Seconds is how long each subject is measured for each workload and number of callers.
 	Seconds float64
 	// Quick measures less: enough to see that it works.
 	Quick bool
@@ -118,14 +118,14 @@ func (c *Config) check() error {
 		return glovebox.Errorf(glovebox.CodeInvalid, fix, format, args...)
 	}
 	var known []string
-	for _, j := range jobs() {
+	for _, j := range workloads() {
 		if !slices.Contains(known, j.name) {
 			known = append(known, j.name)
 		}
 	}
-	for _, name := range c.Jobs {
+	for _, name := range c.Workloads {
 		if !slices.Contains(known, name) {
-			return invalid("name one of "+strings.Join(known, ", "), "there is no job %.40q", name)
+			return invalid("name one of "+strings.Join(known, ", "), "there is no workload %.40q", name)
 		}
 	}
 	for _, n := range c.Callers {
@@ -146,19 +146,19 @@ func (c *Config) check() error {
 
 // bench is one measurement.
 type bench struct {
-	cfg      Config
-	dir      string
-	until    time.Time
-	kept     time.Duration // of the time until then, for what is still to come
-	report   *Report
-	programs map[string]string    // the interpreter of each language
-	higher   []glovebox.Isolation // rungs above process that this machine has
-	jobs     []job
-	subjects []*subject
-	engine   glovebox.Service
-	servers  []*server
-	warmed   *server // the one that is measured
-	n        int     // folders made so far
+	cfg       Config
+	dir       string
+	until     time.Time
+	kept      time.Duration // of the time until then, for what is still to come
+	report    *Report
+	programs  map[string]string    // the interpreter of each language
+	higher    []glovebox.Isolation // rungs above process that this machine has
+	workloads []workload
+	subjects  []*subject
+	engine    glovebox.Service
+	servers   []*server
+	warmed    *server // the one that is measured
+	n         int     // folders made so far
 }
 
 // folder makes a folder of the measurement's own.

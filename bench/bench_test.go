@@ -55,10 +55,10 @@ func TestPercentile(t *testing.T) {
 	}
 }
 
-// TestJobs: each program prints what is computed here, on this machine's own interpreters.
-func TestJobs(t *testing.T) {
+// TestWorkloads: each program prints what is computed here, on this machine's own interpreters.
+func TestWorkloads(t *testing.T) {
 	tried := 0
-	for _, j := range jobs() {
+	for _, j := range workloads() {
 		program := found(map[string]string{"python": "python3", "node": "node", "bash": "bash"}[j.lang])
 		if program == "" || j.needs != "" && exec.Command(program, "-I", "-c", "import "+j.needs).Run() != nil {
 			t.Logf("%s cannot be tried here", j.title())
@@ -150,19 +150,19 @@ func TestCell(t *testing.T) {
 		}
 		n := 0
 		s := &subject{name: "subject", rung: "rung",
-			run: func(context.Context, job) outcome { o := outcomes[n%len(outcomes)]; n++; return o },
+			run: func(context.Context, workload) outcome { o := outcomes[n%len(outcomes)]; n++; return o },
 			ended: func(_ context.Context, run string) (bool, error) {
 				if run == "b" {
 					return false, errors.New("there is no such record")
 				}
 				return run != "d", nil
 			}}
-		c := newCell(s, job{name: "print", lang: "python", want: "1\n"}, 1)
+		c := newCell(s, workload{name: "print", lang: "python", want: "1\n"}, 1)
 		for range outcomes {
 			c.once(t.Context())
 		}
 		row := c.finish(t.Context())
-		want := Row{Job: "print", Lang: "python", Subject: "subject", Rung: "rung", Callers: 1, Runs: 4, Failed: 1, Wrong: 1,
+		want := Row{Workload: "print", Lang: "python", Subject: "subject", Rung: "rung", Callers: 1, Runs: 4, Failed: 1, Wrong: 1,
 			Lost: 2, FirstFailure: `printed "2\n", want "1\n"`, First: Spread{1, 3, 3, 3}, Done: Spread{2, 4, 4, 4}, CPUMS: new(0.0),
 			Starts: map[string]int{"fork": 2, "cold": 1}}
 		if diff := cmp.Diff(want, row); diff != "" {
@@ -174,10 +174,10 @@ func TestCell(t *testing.T) {
 // TestHang: a run that does not end is a failure, and not the end of the measurement.
 func TestHang(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCell(&subject{run: func(ctx context.Context, _ job) outcome {
+		c := newCell(&subject{run: func(ctx context.Context, _ workload) outcome {
 			<-ctx.Done()
 			return outcome{}
-		}}, job{}, 1)
+		}}, workload{}, 1)
 		started := time.Now()
 		c.once(t.Context())
 		if took := time.Since(started); took != mostOne || c.row.Failed != 1 || c.row.FirstFailure != errTooLong.Error() {
@@ -195,7 +195,7 @@ func TestHang(t *testing.T) {
 func TestFlood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		// A bubble's clock does not go on while somebody waits for a lock, so that the answers are counted by the cell.
-		s := &subject{run: func(ctx context.Context, _ job) outcome {
+		s := &subject{run: func(ctx context.Context, _ workload) outcome {
 			wait(ctx, 100*time.Millisecond)
 			return outcome{first: 1, done: 100 * time.Millisecond}
 		}}
@@ -209,7 +209,7 @@ func TestFlood(t *testing.T) {
 			{time.Second, 520, 60, 1200 * time.Millisecond, 1150 * time.Millisecond},
 			{time.Second, 0, 50, time.Second, time.Millisecond},
 		} {
-			cell := newCell(s, job{}, 5)
+			cell := newCell(s, workload{}, 5)
 			started := time.Now()
 			cell.until = started.Add(c.until)
 			cell.flood(t.Context(), c.long, c.least)
@@ -226,7 +226,7 @@ func TestCheck(t *testing.T) {
 		change func(*Config)
 		want   string
 	}{
-		"a job":         {func(c *Config) { c.Jobs = []string{"print", "prnt"} }, `there is no job "prnt"`},
+		"a workload":    {func(c *Config) { c.Workloads = []string{"print", "prnt"} }, `there is no workload "prnt"`},
 		"no rounds":     {func(c *Config) { c.Rounds = 0 }, "0 rounds cannot be measured"},
 		"no callers":    {func(c *Config) { c.Callers = nil }, "no number of callers is given"},
 		"zero callers":  {func(c *Config) { c.Callers = []int{1, 0} }, "0 callers at a time cannot be measured"},
@@ -323,12 +323,12 @@ func TestBars(t *testing.T) {
 
 // sample is a report with a bit of everything.
 func sample() *Report {
-	row := func(subject, job string, callers int, first, done, rate float64) Row {
+	row := func(subject, workload string, callers int, first, done, rate float64) Row {
 		rung := "process"
 		if subject == bareName {
 			rung = "none"
 		}
-		return Row{Job: job, Lang: "python", Subject: subject, Rung: rung, Callers: callers, Runs: 40,
+		return Row{Workload: workload, Lang: "python", Subject: subject, Rung: rung, Callers: callers, Runs: 40,
 			First: Spread{first, first * 2, first * 3, first * 4}, Done: Spread{done, done * 2, done * 5, done * 6},
 			PerSecond: rate, CPUMS: new(done / 2)}
 	}

@@ -50,12 +50,12 @@ func (b *bench) bubblewrap() *subject {
 	argv = append(argv, "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--chdir", "/tmp")
 	return &subject{name: bwrapName, rung: "bubblewrap", langs: slices.Sorted(maps.Keys(b.programs)), burst: true,
 		unmetered: true,
-		run: func(ctx context.Context, j job) outcome {
+		run: func(ctx context.Context, j workload) outcome {
 			return startCommand(ctx, b.dir, append(slices.Clone(argv), interpreted(b.programs[j.lang], j.lang, j.code)...))
 		}}
 }
 
-// container makes a bundle for each job and runs it with an OCI runtime. Nothing limits what it may use.
+// container makes a bundle for each workload and runs it with an OCI runtime. Nothing limits what it may use.
 func (b *bench) container(name string) *subject {
 	runtime := found(name)
 	if runtime == "" {
@@ -68,7 +68,7 @@ func (b *bench) container(name string) *subject {
 		if state, err = b.folder(name); err != nil {
 			return err
 		}
-		for _, j := range b.jobs {
+		for _, j := range b.workloads {
 			if bundles[j.title()], err = b.bundle(j); err != nil {
 				return err
 			}
@@ -90,15 +90,15 @@ func (b *bench) container(name string) *subject {
 	}
 	var n atomic.Int64
 	return &subject{name: name, rung: name, langs: []string{"python"}, burst: name != "crun",
-		run: func(ctx context.Context, j job) outcome {
+		run: func(ctx context.Context, j workload) outcome {
 			id := fmt.Sprintf("glovebox-bench-%d-%d", os.Getpid(), n.Add(1))
 			return startCommand(ctx, b.dir, append(slices.Clone(argv), "run", "--bundle", bundles[j.title()], id))
 		}}
 }
 
-// bundle writes an OCI bundle in which the job runs as an ordinary container would have it: namespaces of its own, one user
-// id that is not root's outside, no capabilities, the host's /usr read-only.
-func (b *bench) bundle(j job) (string, error) {
+// bundle writes an OCI bundle in which the workload runs as an ordinary container would have it: namespaces of its own, one
+// user id that is not root's outside, no capabilities, the host's /usr read-only.
+func (b *bench) bundle(j workload) (string, error) {
 	dir, err := b.folder("bundle")
 	if err != nil {
 		return "", err

@@ -3,7 +3,7 @@
 //
 // How it measures. A subject is a way to run a program: the interpreter itself, bubblewrap, an OCI runtime, the command
 // line, an engine in this process, a server. All subjects get the same program text and the same output is wanted of each.
-// Within one job the subjects take turns, so that what else the machine does hits all of them alike: only ratios within
+// Within one workload the subjects take turns, so that what else the machine does hits all of them alike: only ratios within
 // one report mean anything. A time begins before the process is started or the request is made. It is taken twice: at the
 // first byte of output, and at the end, which is when a process was waited for and its pipes were read to their end, or
 // when Run returned, with everything of the run dead. Before each measurement there is the same short pause, so that

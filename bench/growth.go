@@ -122,7 +122,7 @@ func (b *bench) growLive(ctx context.Context, g *Growth, until time.Time) error 
 	if err != nil {
 		return err
 	}
-	bash := func(code string) glovebox.Request { return processFence.request(job{lang: "bash", code: code}) }
+	bash := func(code string) glovebox.Request { return processFence.request(workload{lang: "bash", code: code}) }
 	asleep, err := b.sleep(ctx, s.client, 0, bash("echo up; read -r -t 3600 <> <(:)"))
 	if err != nil {
 		return err
@@ -172,7 +172,7 @@ func (b *bench) growFiles(ctx context.Context, g *Growth, until time.Time) error
 			break
 		}
 		code := fmt.Sprintf("for i in range(%d):\n    with open(f'f{i}', 'w') as f: f.write('x' * 100)\nprint(1)\n", n)
-		took, err := b.repeated(ctx, s.client, 5, processFence.request(job{lang: "python", code: code}))
+		took, err := b.repeated(ctx, s.client, 5, processFence.request(workload{lang: "python", code: code}))
 		if err != nil {
 			return err
 		}
@@ -208,7 +208,7 @@ func (b *bench) growOutput(ctx context.Context, g *Growth, until time.Time) erro
 			b.note("growth, %s: %d and more were left out, there is no room for them on the disk (%v)", g.Of, n, err)
 			break
 		}
-		req := processFence.request(job{lang: "python", code: fmt.Sprintf(printing, n)})
+		req := processFence.request(workload{lang: "python", code: fmt.Sprintf(printing, n)})
 		req.Limits = glovebox.Limits{Output: glovebox.Size(n + 1), Wall: 5 * time.Minute, CPU: 5 * time.Minute}
 		out := &timedBuffer{started: time.Now()}
 		res, err := s.client.Run(ctx, b.cfg.Who, req, &outputSink{stdout: out})
@@ -285,7 +285,7 @@ func (b *bench) growTrace(ctx context.Context, g *Growth, until time.Time) (err 
 }
 
 func (b *bench) measureTrace(ctx context.Context, g *Growth, svc glovebox.Service, data string, n int) error {
-	run, err := b.repeated(ctx, svc, 9, processFence.request(job{lang: "bash", code: "echo 1"}))
+	run, err := b.repeated(ctx, svc, 9, processFence.request(workload{lang: "bash", code: "echo 1"}))
 	if err != nil {
 		return err
 	}

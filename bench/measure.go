@@ -21,7 +21,7 @@ func (b *bench) measure(ctx context.Context) error {
 		return err
 	}
 	if slices.Contains(b.cfg.Callers, 1) {
-		for _, j := range b.jobs {
+		for _, j := range b.workloads {
 			if err := b.rounds(ctx, j); err != nil {
 				return glovebox.Internal("measure", err)
 			}
@@ -33,18 +33,18 @@ func (b *bench) measure(ctx context.Context) error {
 		}
 	}
 	b.kept = b.cfg.memoryTime()
-	if err := b.bursts(ctx, func(j job) bool { return j.name != "csv" }); err != nil {
+	if err := b.bursts(ctx, func(j workload) bool { return j.name != "csv" }); err != nil {
 		return err
 	}
 	b.kept = 0
 	b.memory(ctx, "memory with live runs", b.sleepers)
-	return b.bursts(ctx, func(j job) bool { return j.name == "csv" && (!b.cfg.Quick || len(b.cfg.Jobs) > 0) })
+	return b.bursts(ctx, func(j workload) bool { return j.name == "csv" && (!b.cfg.Quick || len(b.cfg.Workloads) > 0) })
 }
 
-// bursts measures jobs with every number of callers above one.
-func (b *bench) bursts(ctx context.Context, want func(job) bool) error {
+// bursts measures workloads with every number of callers above one.
+func (b *bench) bursts(ctx context.Context, want func(workload) bool) error {
 	for _, callers := range b.cfg.Callers {
-		for _, j := range b.jobs {
+		for _, j := range b.workloads {
 			if callers == 1 || j.lang != "python" || !want(j) || j.name != "print" && callers > mostCallersBig {
 				continue
 			}
@@ -56,12 +56,12 @@ func (b *bench) bursts(ctx context.Context, want func(job) bool) error {
 	return nil
 }
 
-// mostCallersBig is up to how many callers at a time every job is measured. The shortest alone is measured with more: fifty
-// interpreters with pandas at a time are more than a small machine has room for.
+// mostCallersBig is up to how many callers at a time every workload is measured. The shortest alone is measured with more:
+// fifty interpreters with pandas at a time are more than a small machine has room for.
 const mostCallersBig = 20
 
 // rounds lets the subjects take turns, one run at a time.
-func (b *bench) rounds(ctx context.Context, j job) error {
+func (b *bench) rounds(ctx context.Context, j workload) error {
 	var cells []*cell
 	for _, s := range b.subjects {
 		if s.does(j) && (!b.cfg.Quick || j.name == "print" || s.burst && s.name != "runc") {
@@ -99,7 +99,7 @@ func (b *bench) rounds(ctx context.Context, j job) error {
 
 // burst lets the subjects take turns, each with so many callers at a time, who ask again as soon as they are answered. One
 // caller asks in a row.
-func (b *bench) burst(ctx context.Context, j job, callers int) error {
+func (b *bench) burst(ctx context.Context, j workload, callers int) error {
 	const turns = 2
 	var cells []*cell
 	for _, s := range b.subjects {
@@ -152,7 +152,7 @@ func (b *bench) burst(ctx context.Context, j job, callers int) error {
 const inARowMost = 2 * time.Second
 
 // takesPart leaves out what a bar does not need where that would take too long, or too much memory.
-func (b *bench) takesPart(s *subject, j job, callers int) bool {
+func (b *bench) takesPart(s *subject, j workload, callers int) bool {
 	switch {
 	case b.cfg.Quick && callers >= floodCallers:
 		return s.name == warmName
@@ -168,7 +168,7 @@ func (b *bench) takesPart(s *subject, j job, callers int) bool {
 // in which it lives on them, is not measured.
 func (c *cell) turnOf(ctx context.Context, long time.Duration, least int) {
 	if c.subject.spares {
-		lead := newCell(c.subject, c.job, c.callers)
+		lead := newCell(c.subject, c.workload, c.callers)
 		lead.flood(ctx, min(long/2, time.Second), 0)
 		c.before += lead.row.Runs
 		c.row.Failed += lead.row.Failed

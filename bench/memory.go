@@ -116,18 +116,18 @@ func (f family) weighed() (family, error) {
 // server before: what a pool has ready follows what was asked for lately, so that after a burst there are many even if
 // nobody asks. The spares are those for requests that say nothing of their trust, which are ready from the start.
 func (b *bench) spares(ctx context.Context, m *Memory) error {
-	job, ok := b.job("pandas")
+	workload, ok := b.workload("pandas")
 	if !ok {
-		return errors.New("there is no job with pandas")
+		return errors.New("there is no workload with pandas")
 	}
-	err := b.compare(ctx, m, job)
+	err := b.compare(ctx, m, workload)
 	if err != nil && ctx.Err() == nil && time.Now().Add(b.cfg.reserve()).Before(b.until) { // others may have wanted the memory
-		err = b.compare(ctx, m, job)
+		err = b.compare(ctx, m, workload)
 	}
 	return err
 }
 
-func (b *bench) compare(ctx context.Context, m *Memory, job job) (err error) {
+func (b *bench) compare(ctx context.Context, m *Memory, workload workload) (err error) {
 	s, err := b.serve(ctx, nil)
 	if err != nil {
 		return err
@@ -146,7 +146,7 @@ func (b *bench) compare(ctx context.Context, m *Memory, job job) (err error) {
 	if few, err = few.weighed(); err != nil {
 		return err
 	}
-	many, err := b.demand(ctx, s, few, job)
+	many, err := b.demand(ctx, s, few, workload)
 	if err != nil {
 		return err
 	}
@@ -158,7 +158,7 @@ func (b *bench) compare(ctx context.Context, m *Memory, job job) (err error) {
 // demand asks until the family has enough more spares. A pool has twice as many ready after a request found none, and
 // replaces a template of which some were made: so it asks no more often than it must, and what the next template begins with
 // is not counted.
-func (b *bench) demand(ctx context.Context, s *server, few family, j job) (many family, err error) {
+func (b *bench) demand(ctx context.Context, s *server, few family, j workload) (many family, err error) {
 	const (
 		waves = 3                      // twice as many each time, which then is enough
 		apart = 150 * time.Millisecond // a pool grows ten times a second at most
@@ -215,13 +215,13 @@ func errTooFew(spares, want int) error {
 		want)
 }
 
-func (b *bench) job(name string) (job, bool) {
-	for _, j := range b.jobs {
+func (b *bench) workload(name string) (workload, bool) {
+	for _, j := range b.workloads {
 		if j.name == name && j.lang == "python" {
 			return j, true
 		}
 	}
-	return job{}, false
+	return workload{}, false
 }
 
 // sleeperLimits let a hundred runs be live at a time on a small machine: the sum of their memory limits must fit the budget.
@@ -251,7 +251,7 @@ func (b *bench) sleepers(ctx context.Context, m *Memory) error {
 	if err != nil {
 		return err
 	}
-	asleep, err := b.sleep(ctx, s.client, count, processFence.request(job{lang: "python", code: sleeping}))
+	asleep, err := b.sleep(ctx, s.client, count, processFence.request(workload{lang: "python", code: sleeping}))
 	defer asleep.wake()
 	if err != nil {
 		return err

@@ -41,9 +41,9 @@ func (b *bench) prepare(ctx context.Context) error {
 		for lang, program := range image.Languages { // the path, perhaps a version
 			b.programs[lang], _, _ = strings.Cut(program, " ")
 		}
-		b.jobs = slices.DeleteFunc(jobs(), func(j job) bool {
+		b.workloads = slices.DeleteFunc(workloads(), func(j workload) bool {
 			switch {
-			case len(b.cfg.Jobs) > 0 && !slices.Contains(b.cfg.Jobs, j.name):
+			case len(b.cfg.Workloads) > 0 && !slices.Contains(b.cfg.Workloads, j.name):
 				return true
 			case image.Languages[j.lang] == "":
 				b.note("%s: left out, there is no %s: %s", j.title(), j.lang, image.Missing[j.lang])
@@ -57,8 +57,9 @@ func (b *bench) prepare(ctx context.Context) error {
 			return false
 		})
 	}
-	if len(b.jobs) == 0 {
-		return glovebox.Errorf(glovebox.CodeUnavailable, "install python3, or choose other jobs", "no job can be run here")
+	if len(b.workloads) == 0 {
+		return glovebox.Errorf(glovebox.CodeUnavailable, "install python3, or choose other workloads",
+			"no workload can be run here")
 	}
 	b.higher = higherRungs(found.Controls)
 	if b.cfg.Growth {
@@ -94,7 +95,7 @@ func (b *bench) prepareSubjects(ctx context.Context) error {
 		return glovebox.Internal("make a folder", err)
 	}
 	b.subjects = []*subject{{name: bareName, rung: "none", langs: languages, burst: true,
-		run: func(ctx context.Context, j job) outcome {
+		run: func(ctx context.Context, j workload) outcome {
 			return startCommand(ctx, dir, interpreted(b.programs[j.lang], j.lang, j.code))
 		}}}
 	for _, s := range []*subject{b.bubblewrap(), b.container("crun"), b.container("runc"), b.container("runsc")} {
@@ -106,8 +107,8 @@ func (b *bench) prepareSubjects(ctx context.Context) error {
 	if err != nil {
 		return glovebox.Internal("write a configuration", err)
 	}
-	command := func(f fence) func(context.Context, job) outcome {
-		return func(ctx context.Context, j job) outcome {
+	command := func(f fence) func(context.Context, workload) outcome {
+		return func(ctx context.Context, j workload) outcome {
 			argv := append([]string{b.cfg.Program, "--config", config, "--local", "run", "--lang", j.lang}, f.flags()...)
 			return startCommand(ctx, dir, append(argv, "-c", j.code))
 		}
@@ -115,7 +116,7 @@ func (b *bench) prepareSubjects(ctx context.Context) error {
 	python := []string{"python"}
 	b.subjects = append(b.subjects,
 		&subject{name: coldName, rung: "process", langs: languages, burst: true, run: command(processFence)},
-		&subject{name: coldName + defaults, rung: "default", langs: python, jobs: []string{"print"}, run: command(fence{})},
+		&subject{name: coldName + defaults, rung: "default", langs: python, workloads: []string{"print"}, run: command(fence{})},
 		&subject{name: engineName, rung: "process", langs: python, run: b.ask(b.engine, processFence), meter: ownCPU,
 			settle: func(ctx context.Context) { wait(ctx, 2*pause) }, ended: b.ended(b.engine)})
 	for _, rung := range b.higher {
@@ -125,13 +126,13 @@ func (b *bench) prepareSubjects(ctx context.Context) error {
 	return nil
 }
 
-// works runs the shortest job once in a sandbox that is not ours, and says why it is left out when that fails.
+// works runs the shortest workload once in a sandbox that is not ours, and says why it is left out when that fails.
 func (b *bench) works(ctx context.Context, s *subject) bool {
-	i := slices.IndexFunc(b.jobs, s.does)
+	i := slices.IndexFunc(b.workloads, s.does)
 	if i < 0 {
 		return false
 	}
-	j := b.jobs[i]
+	j := b.workloads[i]
 	o := s.run(ctx, j)
 	if o.err == nil && string(o.out) == j.want {
 		return true
@@ -151,7 +152,7 @@ func (b *bench) addServer(ctx context.Context) error {
 	if err != nil {
 		return glovebox.Internal("start a server", err)
 	}
-	for _, j := range b.jobs {
+	for _, j := range b.workloads {
 		if !b.warm(ctx, s, processFence, j) && ctx.Err() == nil {
 			b.note("%s, %s: the server never answered from a spare within %v", warmName, j.title(), startLimit)
 		}
@@ -162,9 +163,9 @@ func (b *bench) addServer(ctx context.Context) error {
 		meter = nil
 	}
 	languages := slices.Sorted(maps.Keys(b.programs))
-	warm := func(f fence, name, rung string, langs, jobs []string, burst bool) {
-		b.subjects = append(b.subjects, &subject{name: name, rung: rung, langs: langs, jobs: jobs, burst: burst, spares: true,
-			run: b.ask(s.client, f), meter: meter, unmetered: meter == nil, coarse: true,
+	warm := func(f fence, name, rung string, langs, workloads []string, burst bool) {
+		b.subjects = append(b.subjects, &subject{name: name, rung: rung, langs: langs, workloads: workloads, burst: burst,
+			spares: true, run: b.ask(s.client, f), meter: meter, unmetered: meter == nil, coarse: true,
 			settle: s.settle, ended: b.ended(s.client)})
 	}
 	warm(processFence, warmName, "process", languages, nil, true)

@@ -65,7 +65,7 @@ func real(t *testing.T) Config {
 		return engine.New(engine.Config{DataDir: keys.DataDir, Drivers: []driver.Driver{d}})
 	}
 	cfg.Client = func(socket string) (glovebox.Service, error) { return client.New(client.Config{Socket: socket}), nil }
-	cfg.Rounds, cfg.Callers, cfg.Seconds, cfg.Jobs = 2, []int{1, 3}, 0.2, []string{"print"}
+	cfg.Rounds, cfg.Callers, cfg.Seconds, cfg.Workloads = 2, []int{1, 3}, 0.2, []string{"print"}
 	cfg.flood, cfg.live = 20, 3
 	return cfg
 }
@@ -133,7 +133,7 @@ func testEverything(t *testing.T, cfg Config) {
 // testSpares: what one more spare takes is measured, and is the pages that it wrote, not all that pandas has loaded.
 func testSpares(t *testing.T, cfg Config) {
 	b := &bench{cfg: cfg, dir: t.TempDir(), until: time.Now().Add(time.Minute), report: &Report{}}
-	b.cfg.Jobs = []string{"pandas"}
+	b.cfg.Workloads = []string{"pandas"}
 	if err := os.Chmod(b.dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -189,7 +189,7 @@ func testMeters(t *testing.T, cfg Config) {
 		t.Fatal(err)
 	}
 	// A program that begins another, which does the work and is waited for.
-	work := job{name: "print", lang: "python", want: "1\n", code: `import os, time
+	work := workload{name: "print", lang: "python", want: "1\n", code: `import os, time
 if os.fork() == 0:
     while time.process_time() < 0.5: pass
     os._exit(0)

@@ -25,15 +25,15 @@ func (r *Report) OK() bool {
 	return !slices.ContainsFunc(r.Rows, func(row Row) bool { return row.Failed+row.Wrong+row.Lost > 0 })
 }
 
-// row finds what was measured of a job of Python's, or nil. With one caller the subjects took turns.
-func (r *Report) row(subject, job string, callers int) *Row {
-	return r.find(subject, job, callers, false)
+// row finds what was measured of a workload of Python's, or nil. With one caller the subjects took turns.
+func (r *Report) row(subject, workload string, callers int) *Row {
+	return r.find(subject, workload, callers, false)
 }
 
-func (r *Report) find(subject, job string, callers int, inARow bool) *Row {
+func (r *Report) find(subject, workload string, callers int, inARow bool) *Row {
 	for i := range r.Rows {
 		row := &r.Rows[i]
-		if row.Subject == subject && row.Job == job && row.Lang == "python" && row.Callers == callers &&
+		if row.Subject == subject && row.Workload == workload && row.Lang == "python" && row.Callers == callers &&
 			row.InARow == inARow && row.Runs > 0 {
 			return row
 		}
@@ -61,7 +61,7 @@ func (r *Report) Text(w io.Writer) error {
 		b.WriteString("\nNot every run came out right:\n\n")
 		for _, row := range r.Rows {
 			if row.Failed+row.Wrong+row.Lost > 0 {
-				fmt.Fprintf(&b, "- %s %s, %s, %d callers: %d failed, %d wrong, %d lost of %d: %q\n", row.Lang, row.Job, row.Subject,
+				fmt.Fprintf(&b, "- %s %s, %s, %d callers: %d failed, %d wrong, %d lost of %d: %q\n", row.Lang, row.Workload, row.Subject,
 					row.Callers, row.Failed, row.Wrong, row.Lost, row.Runs, row.FirstFailure)
 			}
 		}
@@ -99,11 +99,11 @@ func (r *Report) latencyTable(b *strings.Builder, callers int) {
 		b.WriteString("\nOne at a time. Taking turns: a run of each subject after one of another, with a short pause before. " +
 			"In a row: run after run of\none subject, without pauses. On a machine that pages out what is idle the two differ " +
 			"much, most of all for what lies ready.\nTimes in ms: first byte of output | end.\n\n" +
-			"| job | in | asked | runs | first p50 | p95 | end p50 | p95 | p99 | max | × bare | CPU ms | started |\n" +
+			"| workload | in | asked | runs | first p50 | p95 | end p50 | p95 | p99 | max | × bare | CPU ms | started |\n" +
 			"|---|---|---|---|---|---|---|---|---|---|---|---|---|\n")
 	} else {
 		fmt.Fprintf(b, "\n%d callers at a time. Times in ms: first byte of output | end.\n\n"+
-			"| job | in | runs | first p50 | p95 | end p50 | p95 | p99 | max | runs/s | CPU ms | of all CPUs | started |\n"+
+			"| workload | in | runs | first p50 | p95 | end p50 | p95 | p99 | max | runs/s | CPU ms | of all CPUs | started |\n"+
 			"|---|---|---|---|---|---|---|---|---|---|---|---|---|\n", callers)
 	}
 	for _, row := range r.Rows {
@@ -117,7 +117,7 @@ func (r *Report) latencyTable(b *strings.Builder, callers int) {
 				asked = " in a row |"
 			}
 		}
-		fmt.Fprintf(b, "| %s %s | %s |%s %d | %s | %s | %s | %s | %s | %s |", row.Lang, row.Job, row.Subject, asked, row.Runs,
+		fmt.Fprintf(b, "| %s %s | %s |%s %d | %s | %s | %s | %s | %s | %s |", row.Lang, row.Workload, row.Subject, asked, row.Runs,
 			number(row.First.P50), number(row.First.P95), number(row.Done.P50), number(row.Done.P95), number(row.Done.P99),
 			number(row.Done.Max))
 		if callers == 1 {
@@ -136,7 +136,7 @@ func (r *Report) latencyTable(b *strings.Builder, callers int) {
 // timesBare is how many times as long as the interpreter alone a row took.
 func (r *Report) timesBare(row Row) string {
 	for _, bare := range r.Rows {
-		if bare.Subject == bareName && bare.Callers == row.Callers && bare.InARow == row.InARow && bare.Job == row.Job &&
+		if bare.Subject == bareName && bare.Callers == row.Callers && bare.InARow == row.InARow && bare.Workload == row.Workload &&
 			bare.Lang == row.Lang && bare.Done.P50 > 0 {
 			return fmt.Sprintf("%.2f", row.Done.P50/bare.Done.P50)
 		}

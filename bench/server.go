@@ -149,8 +149,9 @@ func (s *server) settle(ctx context.Context) {
 	}
 }
 
-// warm runs the job until the server answers it from a spare several times in a row, and reports whether it came to that.
-func (b *bench) warm(ctx context.Context, s *server, f fence, j job) bool {
+// warm runs the workload until the server answers it from a spare several times in a row, and reports whether it came to
+// that.
+func (b *bench) warm(ctx context.Context, s *server, f fence, j workload) bool {
 	until := time.Now().Add(startLimit)
 	for row := 0; row < 3; {
 		if ctx.Err() != nil || time.Now().After(until) {

@@ -19,7 +19,7 @@ type fence struct {
 // processFence means the process rung and nothing above it.
 var processFence = fence{glovebox.TrustModel, glovebox.IsolationProcess}
 
-func (f fence) request(j job) glovebox.Request {
+func (f fence) request(j workload) glovebox.Request {
 	return glovebox.Request{Lang: j.lang, Code: j.code, Trust: f.trust, Isolation: f.isolation}
 }
 
@@ -35,9 +35,9 @@ func (f fence) flags() []string {
 	return flags
 }
 
-// ask runs the job through a Service.
-func (b *bench) ask(svc glovebox.Runs, f fence) func(context.Context, job) outcome {
-	return func(ctx context.Context, j job) outcome { return b.request(ctx, svc, f.request(j)) }
+// ask runs the workload through a Service.
+func (b *bench) ask(svc glovebox.Runs, f fence) func(context.Context, workload) outcome {
+	return func(ctx context.Context, j workload) outcome { return b.request(ctx, svc, f.request(j)) }
 }
 
 func (b *bench) request(ctx context.Context, svc glovebox.Runs, req glovebox.Request) outcome {

@@ -13,15 +13,15 @@ import (
 
 // subject is one way to run a program.
 type subject struct {
-	name  string // as tables show it
-	rung  string // what fences the program, for plots
-	langs []string
-	jobs  []string // empty means all
-	burst bool     // it is measured with several callers too
+	name      string // as tables show it
+	rung      string // what fences the program, for plots
+	langs     []string
+	workloads []string // empty means all
+	burst     bool     // it is measured with several callers too
 	// spares says that it keeps some ready.
 	spares bool
 
-	run func(ctx context.Context, j job) outcome
+	run func(ctx context.Context, j workload) outcome
 	// meter is the CPU time spent so far by what serves the runs; nil where each outcome has its own.
 	meter func() (time.Duration, error)
 	// coarse says that the meter counts in steps longer than a run.
@@ -34,8 +34,8 @@ type subject struct {
 	ended func(ctx context.Context, run string) (bool, error)
 }
 
-func (s *subject) does(j job) bool {
-	return slices.Contains(s.langs, j.lang) && (len(s.jobs) == 0 || slices.Contains(s.jobs, j.name))
+func (s *subject) does(j workload) bool {
+	return slices.Contains(s.langs, j.lang) && (len(s.workloads) == 0 || slices.Contains(s.workloads, j.name))
 }
 
 // outcome is one measured run.
@@ -49,13 +49,13 @@ type outcome struct {
 	err         error // it failed: what was asked for did not come
 }
 
-// Row is what was measured of one job in one subject with so many callers at a time.
+// Row is what was measured of one workload in one subject with so many callers at a time.
 type Row struct {
-	Job     string `json:"job"`
-	Lang    string `json:"lang"`
-	Subject string `json:"subject"`
-	Rung    string `json:"rung"` // what fenced the program
-	Callers int    `json:"callers"`
+	Workload string `json:"workload"`
+	Lang     string `json:"lang"`
+	Subject  string `json:"subject"`
+	Rung     string `json:"rung"` // what fenced the program
+	Callers  int    `json:"callers"`
 	// InARow says that one caller asked run after run, without pauses. Else one caller asks each subject in turn.
 	InARow bool `json:"in_a_row"`
 
@@ -76,10 +76,10 @@ type Row struct {
 
 // cell gathers one Row. Its methods are safe for concurrent use.
 type cell struct {
-	subject *subject
-	job     job
-	callers int
-	until   time.Time // after which a flood does no more than it must; zero means never
+	subject  *subject
+	workload workload
+	callers  int
+	until    time.Time // after which a flood does no more than it must; zero means never
 
 	mu          sync.Mutex
 	first, done []time.Duration
@@ -92,16 +92,16 @@ type cell struct {
 	row         Row
 }
 
-func newCell(s *subject, j job, callers int) *cell {
-	return &cell{subject: s, job: j, callers: callers, unmetered: s.unmetered, row: Row{Job: j.name, Lang: j.lang,
+func newCell(s *subject, j workload, callers int) *cell {
+	return &cell{subject: s, workload: j, callers: callers, unmetered: s.unmetered, row: Row{Workload: j.name, Lang: j.lang,
 		Subject: s.name, Rung: s.rung, Callers: callers, Starts: map[string]int{}}}
 }
 
-// once runs the job once and judges it.
+// once runs the workload once and judges it.
 func (c *cell) once(ctx context.Context) {
 	bounded, done := context.WithTimeoutCause(ctx, mostOne, errTooLong)
 	defer done()
-	o := c.subject.run(bounded, c.job)
+	o := c.subject.run(bounded, c.workload)
 	if ctx.Err() != nil {
 		return // what was interrupted tells nothing
 	}
@@ -125,8 +125,8 @@ func (c *cell) once(ctx context.Context) {
 	case o.err != nil:
 		c.fail(&c.row.Failed, o.err)
 		return
-	case string(o.out) != c.job.want:
-		c.fail(&c.row.Wrong, fmt.Errorf("printed %.200q, want %.200q", o.out, c.job.want))
+	case string(o.out) != c.workload.want:
+		c.fail(&c.row.Wrong, fmt.Errorf("printed %.200q, want %.200q", o.out, c.workload.want))
 		return
 	}
 	c.first, c.done = append(c.first, o.first), append(c.done, o.done)

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// SVG writes the report as plots: latency and rates by job and subject, and how costs grow. Axes are logarithmic but for
-// those of rates.
+// SVG writes the report as plots: latency and rates by workload and subject, and how costs grow. Axes are logarithmic but
+// for those of rates.
 func (r *Report) SVG(w io.Writer) error {
 	d := &drawing{}
 	m := r.Machine
@@ -108,7 +108,7 @@ func side(row Row) string {
 	return "theirs"
 }
 
-// groups are those rows that want is true of, together by job and number of callers.
+// groups are those rows that want is true of, together by workload and number of callers.
 func (r *Report) groups(want func(Row) bool) [][]Row {
 	var groups [][]Row
 	for _, row := range r.Rows {
@@ -116,7 +116,7 @@ func (r *Report) groups(want func(Row) bool) [][]Row {
 			continue
 		}
 		last := len(groups) - 1
-		if last < 0 || groups[last][0].Job != row.Job || groups[last][0].Lang != row.Lang ||
+		if last < 0 || groups[last][0].Workload != row.Workload || groups[last][0].Lang != row.Lang ||
 			groups[last][0].Callers != row.Callers {
 			groups = append(groups, nil)
 			last++
@@ -126,7 +126,7 @@ func (r *Report) groups(want func(Row) bool) [][]Row {
 	return groups
 }
 
-// ratePlots draws, for each job and number of callers above one, a bar for each subject. Its axis is linear.
+// ratePlots draws, for each workload and number of callers above one, a bar for each subject. Its axis is linear.
 func (r *Report) ratePlots(d *drawing) {
 	groups := r.groups(func(row Row) bool { return row.Callers > 1 && row.PerSecond > 0 })
 	if len(groups) == 0 {
@@ -139,7 +139,8 @@ func (r *Report) ratePlots(d *drawing) {
 		for _, row := range group {
 			most = max(most, row.PerSecond)
 		}
-		d.text(margin, d.y+12, "title", "start", fmt.Sprintf("%s: %s, %d callers", group[0].Lang, group[0].Job, group[0].Callers))
+		d.text(margin, d.y+12, "title", "start",
+			fmt.Sprintf("%s: %s, %d callers", group[0].Lang, group[0].Workload, group[0].Callers))
 		for i, row := range group {
 			y := d.y + 18 + rowHeight*float64(i) + rowHeight/2
 			long := (right - left) * row.PerSecond / most
@@ -152,7 +153,7 @@ func (r *Report) ratePlots(d *drawing) {
 	d.y += 10
 }
 
-// latencyPlots draws, for each job that ran one at a time, a bar for each subject.
+// latencyPlots draws, for each workload that ran one at a time, a bar for each subject.
 func (r *Report) latencyPlots(d *drawing) {
 	groups := r.groups(func(row Row) bool { return row.Callers == 1 && !row.InARow && row.Done.P50 > 0 })
 	var values []float64
@@ -170,7 +171,7 @@ func (r *Report) latencyPlots(d *drawing) {
 	for _, group := range groups {
 		top := d.y + 18
 		bottom := top + rowHeight*float64(len(group))
-		d.text(margin, d.y+12, "title", "start", group[0].Lang+": "+group[0].Job)
+		d.text(margin, d.y+12, "title", "start", group[0].Lang+": "+group[0].Workload)
 		for _, v := range x.ticks() {
 			d.line(x.at(v), top, x.at(v), bottom, "grid")
 			d.text(x.at(v), bottom+13, "note", "middle", amount(v))

@@ -53,8 +53,8 @@ func (a *app) benchCommand() *cobra.Command {
 	f.BoolVar(&b.Growth, "growth", false, "measure how costs grow with sandboxes, files, output and records instead")
 	f.IntVar(&b.Rounds, "rounds", def.Rounds, "run each subject so often, one run at a time")
 	f.IntSliceVar(&b.Callers, "callers", def.Callers, "numbers of callers at a time")
-	f.Float64Var(&b.Seconds, "seconds", def.Seconds, "measure each job with several callers for so long")
-	f.StringSliceVar(&b.Jobs, "jobs", nil, "choose from print, csv and pandas (default all)")
+	f.Float64Var(&b.Seconds, "seconds", def.Seconds, "measure each workload with several callers for so long")
+	f.StringSliceVar(&b.Workloads, "workloads", nil, "choose from print, csv and pandas (default all)")
 	f.StringVar(&b.json, "json", "", "write the report as JSON to `FILE`; - is standard output, in place of the tables")
 	f.StringVar(&b.plot, "plot", "", "write plots as SVG to `FILE`")
 	return cmd

@@ -6,21 +6,22 @@ import (
 	"strings"
 )
 
-// job is a program with the output that it must have.
-type job struct {
+// workload is a program with the output that it must have.
+type workload struct {
 	name, lang string
 	code, want string
 	needs      string // a module of Python's that must be there
 	share      int    // it is run once in so many rounds
 }
 
-func (j job) title() string { return j.lang + " " + j.name }
+func (j workload) title() string { return j.lang + " " + j.name }
 
-// jobs are the programs. Those that something must be reached with come first, since time may run out. What they compute is
-// computed here too, in another language, so that an interpreter that is wrong in every sandbox alike is found out.
-func jobs() []job {
+// workloads are the programs. Those that something must be reached with come first, since time may run out. What they
+// compute is computed here too, in another language, so that an interpreter that is wrong in every sandbox alike is found
+// out.
+func workloads() []workload {
 	csv := csvWant()
-	return []job{
+	return []workload{
 		{name: "print", lang: "python", code: "print(1)", want: "1\n", share: 1},
 		{name: "pandas", lang: "python", code: pandasPython, want: pandasWant(), needs: "pandas", share: 4},
 		{name: "csv", lang: "python", code: csvPython, want: csv, share: 2},
@@ -31,10 +32,10 @@ func jobs() []job {
 	}
 }
 
-// rows is how many rows the jobs on tables have.
+// rows is how many rows the workloads on tables have.
 const rows = 10_000
 
-// The jobs on tables make their rows themselves, from a generator that every language computes exactly (Lehmer's, whose
+// The workloads on tables make their rows themselves, from a generator that every language computes exactly (Lehmer's, whose
 // products stay below 2^53), so that no input has to be handed in, which each subject does in its own way.
 
 const csvPython = `import csv, io
