@@ -23,6 +23,13 @@ type Driver interface {
 	Isolation() glovebox.Isolation
 	// Controls examines this machine: each control of the rung, available or not, why, and what mends it.
 	Controls(ctx context.Context) []glovebox.Control
+	// Available is nil where the rung can be had on this machine, as far as a look tells that starts nothing. Else it is a
+	// *glovebox.Error with code unavailable that names what is missing and the exact fix. It is asked before each run, so what
+	// was found is taken to be so for some seconds. What only a start can show is told by Start.
+	Available(ctx context.Context) error
+	// Overhead is the memory that a sandbox takes beside its limit, for the mechanism itself: whoever counts memory counts
+	// both. It is the same at any time.
+	Overhead() glovebox.Size
 	// Start makes a sandbox with nothing of the user's in it. On error nothing is left behind, unless it is
 	// ErrLeftBehind too. ctx bounds the start only.
 	Start(ctx context.Context, spec Spec) (Sandbox, error)

@@ -10,6 +10,8 @@ import (
 // concurrent use.
 type Warmer interface {
 	Driver
+	// Sizes is the memory that is held for what is made of hold. It is the same at any time.
+	Sizes(hold Hold) Sizes
 	// Hold is Start, and then starts an interpreter in the sandbox that waits for its code behind the whole fence. That the
 	// fence is complete was read back from the kernel when Hold returns. The interpreter and its sandbox serve one Exec.
 	Hold(ctx context.Context, spec Spec, hold Hold) (HeldSandbox, error)
@@ -19,8 +21,16 @@ type Warmer interface {
 	Template(ctx context.Context, spec Spec, hold Hold) (Template, error)
 }
 
+// How a sandbox of a template began, as results say it.
+const (
+	StartFork     = "fork"     // its interpreter is a copy of the template's process
+	StartRestored = "restored" // it is a clone of what was saved of the template: a checkpoint, a machine
+)
+
 // Template is an interpreter from which sandboxes are forked. Methods are safe for concurrent use.
 type Template interface {
+	// Origin is how a sandbox of Fork began: StartFork or StartRestored. It is the same at any time.
+	Origin() string
 	// Fork makes a sandbox of its own, as Hold does, whose interpreter is a copy of the template's: with its modules loaded,
 	// and sharing with all other copies what an interpreter fixes at its start (the hash seed, the layout of its memory).
 	// Spec.Root must be the template's. Spec.Inputs, if any, must lie below the folder that is the template's Spec.Inputs.
@@ -41,8 +51,20 @@ type Hold struct {
 	Command Command
 	// Modules are loaded before. One that cannot be is left out.
 	Modules []string
-	// Memory bounds the sandbox until Exec, which gives it the memory of its limits.
+	// Memory bounds the sandbox until Exec, which gives it the memory of its limits. Before Sizes was asked it is what an
+	// interpreter with these modules needs for itself.
 	Memory glovebox.Size
+}
+
+// Sizes is the memory of what waits for code. Alone and Copy are limits of sandboxes, beside which each takes the driver's
+// Overhead.
+type Sizes struct {
+	// Alone is what a sandbox of Hold may have until Exec. Zero: the driver has nothing ready for such an interpreter.
+	Alone glovebox.Size
+	// Copy is the same of a sandbox of Fork.
+	Copy glovebox.Size
+	// Template is all that a template takes, and what the limits of its Spec say.
+	Template glovebox.Size
 }
 
 // HeldSandbox is a sandbox whose interpreter waits for its code.

@@ -30,6 +30,12 @@ type Fake struct {
 	Fail func(step string) error
 	// Missing are controls that it reports besides one that is there.
 	Missing []glovebox.Control
+	// Absent, if set, is asked for what Available says.
+	Absent func() error
+	// Extra is what Overhead says.
+	Extra glovebox.Size
+	// Restores makes its templates say that what is forked of them is restored.
+	Restores bool
 	// Dir is an existing folder for what programs leave in /outputs; without it they leave nothing.
 	Dir string
 
@@ -80,6 +86,17 @@ func (f *Fake) Controls(context.Context) []glovebox.Control {
 	f.step("controls")
 	return append([]glovebox.Control{{Isolation: f.Isolation(), Name: "fake", Available: true, Required: true}}, f.Missing...)
 }
+
+// Available implements driver.Driver.
+func (f *Fake) Available(context.Context) error {
+	if f.Absent == nil {
+		return nil
+	}
+	return f.Absent()
+}
+
+// Overhead implements driver.Driver.
+func (f *Fake) Overhead() glovebox.Size { return f.Extra }
 
 // Start implements driver.Driver.
 func (f *Fake) Start(ctx context.Context, spec driver.Spec) (driver.Sandbox, error) {

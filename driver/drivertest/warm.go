@@ -14,6 +14,11 @@ import (
 	"glovebox/driver"
 )
 
+// Sizes implements driver.Warmer.
+func (f *Fake) Sizes(hold driver.Hold) driver.Sizes {
+	return driver.Sizes{Alone: hold.Memory, Copy: 64 * glovebox.MiB, Template: max(128*glovebox.MiB, hold.Memory)}
+}
+
 // Hold implements driver.Warmer.
 func (f *Fake) Hold(ctx context.Context, spec driver.Spec, hold driver.Hold) (driver.HeldSandbox, error) {
 	if err := f.step("hold"); err != nil {
@@ -136,6 +141,13 @@ func (t *fakeTemplate) Fork(ctx context.Context, spec driver.Spec) (driver.HeldS
 		return nil, errors.New("fork: another root than the template's, or inputs that are not below its own")
 	}
 	return t.fake.hold(ctx, spec, t.hold, t)
+}
+
+func (t *fakeTemplate) Origin() string {
+	if t.fake.Restores {
+		return driver.StartRestored
+	}
+	return driver.StartFork
 }
 
 func (t *fakeTemplate) Ended() <-chan struct{} { return t.ended }

@@ -16,7 +16,6 @@ import (
 
 	"glovebox"
 	"glovebox/driver"
-	"glovebox/internal/cgroup"
 )
 
 // Controls examines the machine for each control of the rung without starting anything but an empty process of its own.
@@ -27,8 +26,7 @@ func (d *Driver) Controls(ctx context.Context) []glovebox.Control {
 	if errors.As(err, &known) {
 		all = append(all, control("cgroups", false, known.Public, known.Fix))
 	} else if err != nil {
-		all = append(all, control("cgroups", false, "none are mounted at /sys/fs/cgroup",
-			"mount -t cgroup2 cgroup2 /sys/fs/cgroup; in a container: "+cgroup.ContainerFix))
+		all = append(all, noGroups())
 	} else {
 		for _, f := range host.Controls(d.parent(host)) {
 			if f.Name == "cpuset" && !f.Available {

@@ -55,6 +55,7 @@ type Driver struct {
 
 	around   surroundings
 	unmapped func() *refusal // why root has no ids to give, if so
+	found    look
 
 	groups sync.Mutex
 	host   *cgroup.Host // once found

@@ -51,6 +51,7 @@ func (d *Driver) start(ctx context.Context, spec driver.Spec, of origin) (*sandb
 	s := &sandbox{driver: d, spec: spec, origin: of, ids: i, gone: make(chan struct{})}
 	of.from.note(s, true)
 	if err := s.start(ctx); err != nil {
+		d.found.failed(err)
 		if left := s.abandon(ctx); left != nil {
 			err = errors.Join(err, driver.ErrLeftBehind, left)
 		}
@@ -258,6 +259,14 @@ func (s *sandbox) awaitReady(ctx context.Context) error {
 // checkMachine refuses what could not be given, before anything is made: a fence that the kernel lacks, and what a hard
 // limit of this process stands against.
 func (d *Driver) checkMachine(l glovebox.Limits) error {
+	if err := d.checkFence(); err != nil {
+		return err
+	}
+	return checkOwnLimits(l)
+}
+
+// checkFence refuses where ids or a fence are missing.
+func (d *Driver) checkFence() error {
 	if d.around.root {
 		if r := d.unmapped(); r != nil {
 			return r.error("take ids", nil)
@@ -272,7 +281,7 @@ func (d *Driver) checkMachine(l glovebox.Limits) error {
 			"boot a kernel with Landlock (lsm=…,landlock), or set drivers.process.accept: [landlock]",
 			"this kernel has no Landlock, the second fence on files")
 	}
-	return checkOwnLimits(l)
+	return nil
 }
 
 // landlockABI asks the kernel for its version of Landlock; 0 is none (landlock_create_ruleset(2)).

@@ -57,6 +57,16 @@ func (s surroundings) profile() string {
 	return name
 }
 
+// namespacesOff says that user namespaces are switched off, or nothing.
+func (s surroundings) namespacesOff() *refusal {
+	if s.says("sys/user/max_user_namespaces", "0") ||
+		!s.root && s.says("sys/kernel/unprivileged_userns_clone", "0") {
+		r := s.userNamespaces(unix.EPERM)
+		return &r
+	}
+	return nil
+}
+
 // userNamespaces says why the kernel does not make one.
 func (s surroundings) userNamespaces(err error) refusal {
 	const max = "/proc/sys/user/max_user_namespaces"

@@ -103,7 +103,19 @@ func examine(kind string) {
 	d, err := process.New(process.Config{Init: os.Getenv("GLOVEBOX_TEST_INIT"), ScratchDir: os.Getenv("TMPDIR"),
 		Cgroup: os.Getenv(userCgroupEnv), RuntimeDir: filepath.Join(os.Getenv("TMPDIR"), "locks")})
 	fail(err)
-	fail(json.NewEncoder(os.Stdout).Encode(d.Controls(context.Background())))
+	said := func(name string, err error) glovebox.Control {
+		var e *glovebox.Error
+		if err != nil && (!errors.As(err, &e) || e.Code != glovebox.CodeUnavailable) {
+			fail(fmt.Errorf("%s: %w", name, err))
+		}
+		if e == nil {
+			return glovebox.Control{Name: name, Available: true}
+		}
+		return glovebox.Control{Name: name, Detail: e.Public, Fix: e.Fix}
+	}
+	before := said(beforeName, d.Available(context.Background()))
+	all := append(d.Controls(context.Background()), before)
+	fail(json.NewEncoder(os.Stdout).Encode(append(all, said(afterName, d.Available(context.Background())))))
 	os.Exit(0)
 }
 
@@ -143,6 +155,12 @@ func controlsIn(t *testing.T, kind, cgroup string, sys *syscall.SysProcAttr) map
 
 const trialName = "a sandbox can be made"
 
+// What a driver says to whoever asks whether its rung is available, before the trial and after it.
+const (
+	beforeName = "available at a look"
+	afterName  = "available after the trial"
+)
+
 // TestInContainers: what a container keeps from a sandbox is named, with the flag that gives it.
 func TestInContainers(t *testing.T) {
 	needRoot(t)
@@ -154,18 +172,20 @@ func TestInContainers(t *testing.T) {
 		sys         syscall.SysProcAttr
 		control     string // which is missing besides the trial
 		detail, fix string // parts of what the trial says
+		seen        bool   // at a look, before the trial
 	}{
 		"container filter":   {control: "namespaces", detail: "filter of system calls", fix: "--security-opt seccomp=unconfined"},
 		"filter of mount":    {detail: "could not make mounts private: a filter", fix: "--security-opt seccomp=unconfined"},
-		"filter of landlock": {control: "landlock", detail: "hides Landlock", fix: "--security-opt seccomp=unconfined"},
+		"filter of landlock": {control: "landlock", detail: "hides Landlock", fix: "--security-opt seccomp=unconfined", seen: true},
 		"no user namespaces": {sys: syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER, UidMappings: everyID, GidMappings: everyID},
-			control: "namespaces", detail: "switched off (/proc/sys/user/max_user_namespaces is 0)", fix: "sysctl -w user.max_user_namespaces="},
+			control: "namespaces", detail: "switched off (/proc/sys/user/max_user_namespaces is 0)", fix: "sysctl -w user.max_user_namespaces=",
+			seen: true},
 		"few ids": {sys: syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER, UidMappings: oneID, GidMappings: oneID},
-			control: "own user ids", detail: "no ids to give", fix: "--userns=host"},
+			control: "own user ids", detail: "no ids to give", fix: "--userns=host", seen: true},
 		"covered proc": {sys: syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}, detail: "are covered",
 			fix: "--security-opt systempaths=unconfined"},
 		"read-only groups": {sys: syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}, control: "cgroup memory",
-			detail: "read-only here", fix: "docker run --privileged, or --cgroupns=host"},
+			detail: "read-only here", fix: "docker run --privileged, or --cgroupns=host", seen: true},
 	} {
 		t.Run(kind, func(t *testing.T) {
 			all := controlsIn(t, kind, cgroup, &c.sys)
@@ -173,17 +193,25 @@ func TestInContainers(t *testing.T) {
 			if trial.Available || !strings.Contains(trial.Detail, c.detail) || !strings.Contains(trial.Fix, c.fix) {
 				t.Errorf("the trial says %+v", trial)
 			}
+			if after := all[afterName]; after.Available || !strings.Contains(after.Fix, c.fix) {
+				t.Errorf("after the trial it is available: %+v", after)
+			}
+			if before := all[beforeName]; before.Available == c.seen {
+				t.Errorf("before the trial: %+v", before)
+			}
 			if named, ok := all[c.control]; c.control != "" && (!ok || named.Available || !named.Required || !strings.Contains(named.Fix, c.fix)) {
 				t.Errorf("%+v", named)
 			}
 		})
 	}
-	if one := controlsIn(t, "filter of filters", cgroup, &syscall.SysProcAttr{})["system call filter"]; one.Available ||
-		!strings.Contains(one.Fix, "seccomp=unconfined") {
-		t.Errorf("a filter that refuses filters: %+v", one)
+	all := controlsIn(t, "filter of filters", cgroup, &syscall.SysProcAttr{})
+	for _, name := range []string{"system call filter", beforeName} {
+		if one := all[name]; one.Available || !strings.Contains(one.Fix, "seccomp=unconfined") {
+			t.Errorf("a filter that refuses filters: %+v", one)
+		}
 	}
 	for _, c := range controlsIn(t, "nothing", cgroup, &syscall.SysProcAttr{}) {
-		if !c.Available && c.Required {
+		if !c.Available && (c.Required || c.Name == beforeName || c.Name == afterName) {
 			t.Errorf("with nothing around: %+v", c)
 		}
 	}

@@ -65,6 +65,11 @@ type moduleSize struct {
 	bytes int64
 }
 
+// Sizes are what a copy needs of its own beside what it shares, and a template to load its modules.
+func (d *Driver) Sizes(hold driver.Hold) driver.Sizes {
+	return driver.Sizes{Alone: hold.Memory, Copy: 64 * glovebox.MiB, Template: max(128*glovebox.MiB, hold.Memory)}
+}
+
 // Template starts an interpreter that can be copied. There are templates of Python alone: other interpreters have threads.
 func (d *Driver) Template(ctx context.Context, spec driver.Spec, hold driver.Hold) (driver.Template, error) {
 	if hold.Lang != "python" {
@@ -366,6 +371,9 @@ func imports(code []byte, module string) bool {
 func apart(r rune) bool { return r != '_' && !unicode.IsLetter(r) && !unicode.IsDigit(r) }
 
 // Ended is closed when the template can make no more copies.
+// Origin: a copy is a fork of the template's process.
+func (t *template) Origin() string { return driver.StartFork }
+
 func (t *template) Ended() <-chan struct{} { return t.process.exited }
 
 // Close ends the template, after the copies that nobody closed. Closing again does nothing.

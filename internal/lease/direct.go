@@ -16,7 +16,7 @@ func (p *Pool) Fork(ctx context.Context, kind Kind, memory glovebox.Size) *Lease
 	if ctx.Err() != nil {
 		return nil
 	}
-	sp := &spare{id: newID(), start: "fork", memory: ForkMemory, left: make(chan struct{}), born: time.Now()}
+	sp := &spare{id: newID(), memory: ForkMemory, left: make(chan struct{}), born: time.Now()}
 	p.mu.Lock()
 	s := p.shelves[kind.key()]
 	if s != nil {
@@ -26,7 +26,7 @@ func (p *Pool) Fork(ctx context.Context, kind Kind, memory glovebox.Size) *Lease
 		p.mu.Unlock()
 		return nil
 	}
-	sp.of = s.template
+	sp.start, sp.of = s.template.box.Origin(), s.template
 	sp.of.uses++
 	sp.of.live++
 	p.out++ // so that Close waits

@@ -43,7 +43,7 @@ type reserved struct {
 func (p *Pool) make(s *shelf) {
 	sp := &spare{id: newID(), start: "spare", memory: s.memory(), left: make(chan struct{})}
 	if s.forks() {
-		sp.start, sp.of = "fork", s.template
+		sp.start, sp.of = s.template.box.Origin(), s.template
 		sp.of.uses++
 		sp.of.live++
 	}
