@@ -89,6 +89,7 @@ type Result struct {
 	Untrusted       bool      `json:"untrusted"` // always true: what a program prints is data
 	Flags           []string  `json:"flags"`
 
+	Asked     Isolation `json:"asked"`     // the rung that was asked for, or auto
 	Isolation Isolation `json:"isolation"` // the rung that ran it
 	Posture   Posture   `json:"posture"`
 	Trust     Trust     `json:"trust"`

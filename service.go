@@ -48,11 +48,13 @@ type Admin interface {
 
 // Report is what Doctor found.
 type Report struct {
-	Ready    bool      `json:"ready"` // the default policy can run
+	Ready    bool      `json:"ready"` // a request that says nothing of itself can run
 	Machine  string    `json:"machine"`
 	User     string    `json:"user"`
 	Controls []Control `json:"controls"`
 	Images   []Image   `json:"images"`
+	// Default is the decision about a request that says nothing of itself: the rung that it gets, or why it is refused.
+	Default Decision `json:"default"`
 }
 
 // Control is one control of one rung.

@@ -7,17 +7,21 @@ type Decision struct {
 	Allow  bool   `json:"allow"`
 	Rule   string `json:"rule"`   // which rule decided
 	Reason string `json:"reason"` // one sentence
-	Grant  Grant  `json:"grant"`  // what was allowed; zero when refused
-	Code   Code   `json:"code,omitempty"`
-	Fix    string `json:"fix,omitempty"`
+	// Asked is the rung that was asked for, or auto; empty where the request was malformed otherwise.
+	Asked Isolation `json:"asked,omitempty"`
+	Grant Grant     `json:"grant"` // what was allowed; zero when refused
+	Code  Code      `json:"code,omitempty"`
+	Fix   string    `json:"fix,omitempty"`
 }
 
 // Grant is what a request was allowed: every limit is set.
 type Grant struct {
 	Isolation Isolation `json:"isolation"`
-	Trust     Trust     `json:"trust"`
-	Image     string    `json:"image"`
-	Limits    Limits    `json:"limits"`
+	// AtLeast is the rung that another Glovebox must deliver, where Isolation is remote.
+	AtLeast Isolation `json:"at_least,omitempty"`
+	Trust   Trust     `json:"trust"`
+	Image   string    `json:"image"`
+	Limits  Limits    `json:"limits"`
 }
 
 // Record is one run as the trace keeps it: what was started and, once it ended, how.

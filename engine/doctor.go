@@ -38,24 +38,28 @@ func (e *Engine) Doctor(ctx context.Context) (*glovebox.Report, error) {
 		r.Controls = append(r.Controls, glovebox.Control{Isolation: rung, Name: "driver", Required: true,
 			Detail: "this rung is not available in this version", Fix: "none: what needs it is refused"})
 	}
-	owner := glovebox.Principal{Tenant: "local", Name: "doctor", Owner: true}
-	d := e.policy.Decide(owner, glovebox.Request{Code: "pass"})
+	d := e.decide(ctx, self("doctor"), glovebox.Request{Code: "pass"})
 	recordErr := e.readRecord(ctx)
-	memory, memoryErr := e.budget(d.Grant.Limits.Memory)
+	rung, limits := d.Grant.Isolation, d.Grant.Limits
+	if !d.Allow { // what it would need is told all the same
+		rung, limits = e.policy.Needs(glovebox.TrustInfluenced), e.policy.DefaultLimits()
+	}
+	r.Default = d
+	memory, memoryErr := e.budget(limits.Memory)
 	for _, err := range []error{imageErr, recordErr, memoryErr} {
 		if err != nil && publicError(err).(*glovebox.Error).Code == glovebox.CodeInternal {
 			e.cfg.Log.Error("examine the machine", "err", err) // the report says that the log names the cause
 		}
 	}
-	budget := part(d.Grant.Isolation, "memory_budget", memoryErr)
+	budget := part(rung, "memory_budget", memoryErr)
 	if memoryErr == nil {
 		budget.Detail = memory
 	}
-	r.Controls = append(r.Controls, part(d.Grant.Isolation, "image", imageErr), part(d.Grant.Isolation, "data_dir", recordErr),
+	r.Controls = append(r.Controls, part(rung, "image", imageErr), part(rung, "data_dir", recordErr),
 		budget)
-	r.Controls = append(r.Controls, e.roomControls(d.Grant)...)
+	r.Controls = append(r.Controls, e.roomControls(rung, limits)...)
 	r.Ready = d.Allow && !slices.ContainsFunc(r.Controls, func(c glovebox.Control) bool {
-		return c.Isolation == d.Grant.Isolation && c.Required && !c.Available
+		return c.Isolation == rung && c.Required && !c.Available
 	})
 	return r, nil
 }
@@ -78,25 +82,25 @@ func (e *Engine) budget(limit glovebox.Size) (string, error) {
 
 // roomControls compare what is free now with what a run may use that says nothing of it. Nothing is refused for lack of it,
 // which may be over by the time of a run, and nobody else tells.
-func (e *Engine) roomControls(g glovebox.Grant) []glovebox.Control {
+func (e *Engine) roomControls(rung glovebox.Isolation, l glovebox.Limits) []glovebox.Control {
 	memory, disk, err := e.free()
 	if err != nil {
-		failed := part(g.Isolation, "free memory and disk", glovebox.Internal("read what is free", err))
+		failed := part(rung, "free memory and disk", glovebox.Internal("read what is free", err))
 		failed.Required = false
 		return []glovebox.Control{failed}
 	}
 	room := func(name string, free, want glovebox.Size, fix string) glovebox.Control {
-		c := glovebox.Control{Isolation: g.Isolation, Name: name, Available: free >= want, Detail: free.String()}
+		c := glovebox.Control{Isolation: rung, Name: name, Available: free >= want, Detail: free.String()}
 		if !c.Available {
 			c.Detail, c.Fix = fmt.Sprintf("%v, and a run may use %v unless it says otherwise", free, want), fix
 		}
 		return c
 	}
 	return []glovebox.Control{
-		room("free memory", memory, g.Limits.Memory,
+		room("free memory", memory, l.Memory,
 			fmt.Sprintf("end other programs, or set policy.limits.default.memory in glovebox.yaml to %v or less",
 				memory/glovebox.MiB*glovebox.MiB)),
-		room("free disk", disk, g.Limits.Disk+g.Limits.Output,
+		room("free disk", disk, l.Disk+l.Output,
 			"make room on the file system of data_dir, or set data_dir to a folder of another"),
 	}
 }

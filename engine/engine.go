@@ -25,7 +25,7 @@ type Config struct {
 	DataDir string
 	// Trace says how the trace is sealed and what of it is kept.
 	Trace Trace
-	// Policy decides. Its Available is filled in from Drivers.
+	// Policy decides. The drivers are asked at each decision which rungs there are.
 	Policy policy.Config
 	// Drivers make the sandboxes, one for each rung.
 	Drivers []driver.Driver
@@ -143,13 +143,11 @@ func New(cfg Config) (*Engine, error) {
 	e.memory = sync.OnceValues(func() (*admission.Admission, error) {
 		return admission.New(admission.Config{Dir: cfg.RuntimeDir, Size: cfg.MemoryBudget, Percent: cfg.MemoryPercent})
 	})
-	cfg.Policy.Available = nil
 	for _, d := range cfg.Drivers {
 		if _, twice := e.drivers[d.Isolation()]; twice {
 			return nil, errors.New("new engine: two drivers for the rung " + string(d.Isolation()))
 		}
 		e.drivers[d.Isolation()] = d
-		cfg.Policy.Available = append(cfg.Policy.Available, d.Isolation())
 	}
 	if e.policy, err = policy.New(cfg.Policy); err != nil {
 		return nil, err

@@ -92,7 +92,7 @@ func publicError(err error) error {
 func (r *run) run(ctx context.Context) (*glovebox.Result, error) {
 	// Before anything that may use the folder, so that it is undone after all of it: the folder is made when it is needed.
 	r.undo.Push("remove the run's folder", r.folder.remove)
-	if err := r.admit(); err != nil {
+	if err := r.admit(ctx); err != nil {
 		return nil, r.refuse(ctx, err)
 	}
 	if err := r.queue(ctx); err != nil && ctx.Err() == nil {
@@ -128,8 +128,8 @@ func (r *run) run(ctx context.Context) (*glovebox.Result, error) {
 }
 
 // admit decides whether the request is run and as what. Its errors are refusals.
-func (r *run) admit() error {
-	r.decision = r.policy.Decide(r.who, r.req)
+func (r *run) admit(ctx context.Context) error {
+	r.decision = r.decide(ctx, r.who, r.req)
 	if d := r.decision; !d.Allow {
 		return &glovebox.Error{Code: d.Code, Op: "decide", Public: d.Reason, Fix: d.Fix}
 	}

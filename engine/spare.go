@@ -81,7 +81,7 @@ func (w *ready) begin(e *Engine) {
 	if w == nil {
 		return
 	}
-	d := e.policy.Decide(glovebox.Principal{Tenant: home, Name: "pool", Owner: true}, glovebox.Request{Code: "pass"})
+	d := e.decide(e.life, self("pool"), glovebox.Request{Code: "pass"})
 	warmer, ok := e.drivers[d.Grant.Isolation].(driver.Warmer)
 	if !d.Allow || !ok {
 		return

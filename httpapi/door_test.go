@@ -369,10 +369,10 @@ func TestConnectionsAreBounded(t *testing.T) {
 // TestHealth: it tells what is missing, and does not examine the machine for each who asks.
 func TestHealth(t *testing.T) {
 	w := newWorld(t)
-	ready, asked := true, 0
+	ready, asked, decision := true, 0, glovebox.Decision{Allow: true, Reason: "fine"}
 	w.doctor = func() (*glovebox.Report, error) {
 		asked++
-		return &glovebox.Report{Ready: ready, Controls: []glovebox.Control{
+		return &glovebox.Report{Ready: ready, Default: decision, Controls: []glovebox.Control{
 			{Name: "memory", Required: true, Detail: "no group", Fix: "make one"}, {Name: "extra", Detail: "absent"},
 			{Name: "fine", Required: true, Available: true},
 		}}, nil
@@ -390,6 +390,10 @@ func TestHealth(t *testing.T) {
 	if status, answer := w.call(t, "GET", "/healthz", ""); status != "503 Service Unavailable" ||
 		answer != `{"ready":false,"version":"v9","runs":0,"missing":[{"name":"memory","detail":"no group","fix":"make one"}]}`+"\n" {
 		t.Errorf("%s %s", status, answer)
+	}
+	decision, w.door.health.at = glovebox.Decision{Reason: "no gvisor", Fix: "get it"}, time.Time{}
+	if _, answer := w.call(t, "GET", "/healthz", ""); !strings.Contains(answer, `[{"name":"rung","detail":"no gvisor","fix":"get it"},`) {
+		t.Error(answer)
 	}
 }
 

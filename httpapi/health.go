@@ -62,6 +62,9 @@ func (h *health) examine(ctx context.Context, s glovebox.Service) (healthShown, 
 		return healthShown{}, err
 	}
 	h.at, h.shown = time.Now(), healthShown{Ready: report.Ready, Missing: []missing{}}
+	if d := report.Default; !d.Allow && d.Reason != "" {
+		h.shown.Missing = append(h.shown.Missing, missing{"rung", d.Reason, d.Fix})
+	}
 	for _, control := range report.Controls {
 		if control.Required && !control.Available && !report.Ready {
 			h.shown.Missing = append(h.shown.Missing, missing{control.Name, control.Detail, control.Fix})

@@ -9,7 +9,7 @@ import (
 // TestDefaultDiskGivesWay asks for a memory limit alone: the default disk fits beside it in memory wherever that is
 // possible.
 func TestDefaultDiskGivesWay(t *testing.T) {
-	p, err := New(Config{Available: []glovebox.Isolation{glovebox.IsolationProcess}})
+	p, err := New(Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -22,7 +22,7 @@ func TestDefaultDiskGivesWay(t *testing.T) {
 		{64 * glovebox.MiB, 0, 256 * glovebox.MiB}, // there is no room beside: on disk, or refused
 		{128 * glovebox.MiB, 256 * glovebox.MiB, 256 * glovebox.MiB},
 	} {
-		d := p.Decide(owner, glovebox.Request{Code: "pass", Limits: glovebox.Limits{Memory: c.memory, Disk: c.disk}})
+		d := p.Decide(owner, glovebox.Request{Code: "pass", Limits: glovebox.Limits{Memory: c.memory, Disk: c.disk}}, process)
 		if !d.Allow || d.Grant.Limits.Disk != c.want {
 			t.Errorf("memory %v, disk %v: %v, want %v (%s)", c.memory, c.disk, d.Grant.Limits.Disk, c.want, d.Reason)
 		}

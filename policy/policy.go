@@ -1,8 +1,8 @@
 // Package policy decides what a run may have: it maps where code came from to the rung that must hold it, fills in and
 // bounds the limits, and refuses by name whatever is malformed, not permitted or not built.
 //
-// It is pure: no file, no clock, no state that changes after [New]. The same principal and request always yield the same
-// decision, and every decision says which rule made it and why. A request can only make its own run stricter: no field of
+// It is pure: no file, no clock, no state that changes after [New]. The same principal and request, and the same answers of
+// the machine about its rungs, always yield the same decision, and every decision says which rule made it and why. A request can only make its own run stricter: no field of
 // it switches off what another field or the configuration demands.
 package policy
 
@@ -15,15 +15,17 @@ import (
 	"glovebox"
 )
 
-// Config is what the operator permits. The zero value permits nothing to run, because no rung is available; everything else
-// has the default said at its field.
+// Config is what the operator permits. The zero value has the default said at each field.
 type Config struct {
 	// TrustRungs maps where code came from to the lowest rung that may hold it. What is left out is the built-in rung
 	// (process for trusted, model and influenced; gvisor for hostile) or, if that is higher, the rung of the next more
 	// trusted degree. Less trust never maps to a lower rung.
 	TrustRungs map[glovebox.Trust]glovebox.Isolation
-	// Available are the rungs that the engine can deliver on this machine.
-	Available []glovebox.Isolation
+	// Remote is the least that another Glovebox must deliver where a run goes to one (the rung remote), whatever the run's
+	// trust needs. Empty: what its trust needs.
+	Remote glovebox.Isolation
+	// Tenants maps a tenant to the rungs that it may have; one that is not in it may have all.
+	Tenants map[string][]glovebox.Isolation
 	// Limits are the defaults and ceilings.
 	Limits Limits
 	// Images are the runtime images that may be named; empty means host alone.
@@ -35,11 +37,12 @@ type Config struct {
 
 // Policy decides. It is safe for concurrent use and never changes.
 type Policy struct {
-	rungs     map[glovebox.Trust]glovebox.Isolation
-	available []glovebox.Isolation
-	limits    Limits
-	images    []string
-	roots     []string
+	rungs   map[glovebox.Trust]glovebox.Isolation
+	remote  glovebox.Isolation
+	tenants map[string][]glovebox.Isolation
+	limits  Limits
+	images  []string
+	roots   []string
 }
 
 // New checks c and makes a Policy of it; it keeps no reference to c's maps and slices. A configuration that contradicts
@@ -54,10 +57,12 @@ func New(c Config) (*Policy, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, r := range c.Available {
-		if r.Rank() < 1 {
-			return nil, badKey("available", "name one of "+list(isolationWords[1:]), "%s is no rung", quote(string(r)))
-		}
+	if err := checkRemote(c.Remote); err != nil {
+		return nil, err
+	}
+	tenants, err := tenantRungs(c.Tenants)
+	if err != nil {
+		return nil, err
 	}
 	for _, root := range c.InputRoots {
 		if err := checkRoot(root); err != nil {
@@ -68,7 +73,7 @@ func New(c Config) (*Policy, error) {
 	if len(images) == 0 {
 		images = []string{hostImage}
 	}
-	return &Policy{rungs, slices.Clone(c.Available), limits, images, slices.Clone(c.InputRoots)}, nil
+	return &Policy{rungs, c.Remote, tenants, limits, images, slices.Clone(c.InputRoots)}, nil
 }
 
 // DefaultLimits are those of a request that names none.
@@ -77,9 +82,13 @@ func (p *Policy) DefaultLimits() glovebox.Limits {
 	return limits
 }
 
+// Needs is the lowest rung that may hold code of a degree of trust; empty where there is no such degree.
+func (p *Policy) Needs(trust glovebox.Trust) glovebox.Isolation { return p.rungs[trust] }
+
 // Decide says whether who may have req and with what: the rung, the image and every limit. It reads req and changes nothing
-// of it; it does not read StdinFrom. A refused decision has a code, a reason and a fix for the caller, and a zero Grant.
-func (p *Policy) Decide(who glovebox.Principal, req glovebox.Request) glovebox.Decision {
+// of it; it does not read StdinFrom. can is asked which rungs there are. A refused decision has a code, a reason and a fix
+// for the caller, and a zero Grant. A decision says what rung was asked for where the request was otherwise in order.
+func (p *Policy) Decide(who glovebox.Principal, req glovebox.Request, can Machine) glovebox.Decision {
 	if who.Tenant == "" || who.Name == "" {
 		return *refuse("principal.none", glovebox.CodeDenied,
 			"authenticate: the principal comes from the door, never from the request", "nobody is asking")
@@ -107,56 +116,11 @@ func (p *Policy) Decide(who glovebox.Principal, req glovebox.Request) glovebox.D
 	if refused != nil {
 		return *refused
 	}
-	d := p.rung(req)
+	d := p.rung(who.Tenant, req, can)
 	if d.Allow {
 		d.Grant.Image, d.Grant.Limits = image, limits
 	}
 	return d
-}
-
-// rung decides the rung from the trust and the isolation that were stated.
-func (p *Policy) rung(req glovebox.Request) glovebox.Decision {
-	trust, asked := req.Trust, req.Isolation
-	if trust == "" {
-		trust = glovebox.TrustInfluenced
-	}
-	if asked == "" {
-		asked = glovebox.IsolationAuto
-	}
-	if !trust.Valid() {
-		return *unknownWord("trust", string(trust), trustWords)
-	}
-	if asked.Rank() < 0 {
-		return *unknownWord("isolation", string(asked), isolationWords)
-	}
-	needed := p.rungs[trust]
-	rung, rule := needed, "trust."+string(trust)
-	reason := fmt.Sprintf("%s code needs at least the %s rung", trust, needed)
-	switch {
-	case asked.Rank() > needed.Rank():
-		rung, rule = asked, "isolation.raised"
-		reason = fmt.Sprintf("the request asked for the %s rung, above the %s rung that %s code needs", asked, needed, trust)
-	case asked != glovebox.IsolationAuto && asked != needed:
-		reason += fmt.Sprintf("; %s was asked for, which is a floor and lowers nothing", asked)
-	}
-	if !slices.Contains(p.available, rung) {
-		return *refuse("isolation.unavailable", glovebox.CodeUnavailable, p.otherRung(rung),
-			"%s, and the %s rung is not available here", reason, rung)
-	}
-	return glovebox.Decision{Allow: true, Rule: rule, Reason: reason,
-		Grant: glovebox.Grant{Isolation: rung, Trust: trust}}
-}
-
-// otherRung is the fix for a rung that is missing: a stronger one if there is one. It never advises a weaker one.
-func (p *Policy) otherRung(missing glovebox.Isolation) string {
-	for _, r := range isolationWords[1:] {
-		stronger := glovebox.Isolation(r)
-		if stronger.Rank() > missing.Rank() && slices.Contains(p.available, stronger) {
-			return fmt.Sprintf("ask for the stronger rung that is available: --isolation %s", stronger)
-		}
-	}
-	return fmt.Sprintf("run it where `glovebox doctor` shows the %s rung as available; "+
-		"if you know more about where the code came from, say so with --trust", missing)
 }
 
 // image resolves the name of an image.
@@ -178,44 +142,7 @@ var (
 		string(glovebox.TrustHostile)}
 	isolationWords = []string{string(glovebox.IsolationAuto), string(glovebox.IsolationProcess),
 		string(glovebox.IsolationGVisor), string(glovebox.IsolationMicroVM), string(glovebox.IsolationRemote)}
-	builtInRungs = map[glovebox.Trust]glovebox.Isolation{
-		glovebox.TrustTrusted:    glovebox.IsolationProcess,
-		glovebox.TrustModel:      glovebox.IsolationProcess,
-		glovebox.TrustInfluenced: glovebox.IsolationProcess,
-		glovebox.TrustHostile:    glovebox.IsolationGVisor,
-	}
 )
-
-// trustRungs completes the map of trust to rung so that less trust is never a lower rung.
-func trustRungs(set map[glovebox.Trust]glovebox.Isolation) (map[glovebox.Trust]glovebox.Isolation, error) {
-	for t, r := range set {
-		if !t.Valid() {
-			return nil, badKey("trust."+string(t), meant("", string(t), trustWords), "%s is no trust", quote(string(t)))
-		}
-		if r.Rank() < 1 {
-			return nil, badKey("trust."+string(t), meant("", string(r), isolationWords[1:]), "%s is no rung", quote(string(r)))
-		}
-	}
-	all := map[glovebox.Trust]glovebox.Isolation{}
-	floor, floorOf := glovebox.IsolationProcess, ""
-	for _, word := range trustWords {
-		t := glovebox.Trust(word)
-		r, explicit := set[t]
-		switch {
-		case explicit && r.Rank() < floor.Rank():
-			return nil, badKey("trust."+word, fmt.Sprintf("set it to %s or stronger", floor),
-				"%s code would get the %s rung although %s code, which is trusted more, gets %s", word, r, floorOf, floor)
-		case !explicit:
-			r = builtInRungs[t]
-			if r.Rank() < floor.Rank() {
-				r = floor
-			}
-		}
-		all[t] = r
-		floor, floorOf = r, word
-	}
-	return all, nil
-}
 
 // checkRoot refuses a spelling of an input root that would not mean what it seems to.
 func checkRoot(root string) error {

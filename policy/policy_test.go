@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -28,8 +29,22 @@ func mustNew(t testing.TB, c Config) *Policy {
 	return p
 }
 
-func basic(t testing.TB) *Policy {
-	return mustNew(t, Config{Available: []glovebox.Isolation{glovebox.IsolationProcess}})
+func basic(t testing.TB) *Policy { return mustNew(t, Config{}) }
+
+// process is a machine that has this rung alone.
+var process = having("process")
+
+// having is a machine that has some rungs, and whose remote has the same.
+func having(rungs ...glovebox.Isolation) Machine {
+	return func(rung, at glovebox.Isolation) error {
+		if rung != glovebox.IsolationRemote && at != rung || at == glovebox.IsolationRemote || at.Rank() < 1 {
+			return fmt.Errorf("%s is asked for at %s", rung, at) // which is no refusal of a machine's
+		}
+		if slices.Contains(rungs, rung) {
+			return nil
+		}
+		return glovebox.Errorf(glovebox.CodeUnavailable, "install "+string(rung), "there is no %s here", rung)
+	}
 }
 
 // wellFormed checks what holds of every decision.
@@ -48,6 +63,10 @@ func wellFormed(t testing.TB, p *Policy, req glovebox.Request, d glovebox.Decisi
 	if d.Code != "" || d.Fix != "" || g.Image == "" || !g.Trust.Valid() {
 		t.Fatalf("malformed grant: %+v", d)
 	}
+	if far := g.Isolation == glovebox.IsolationRemote; far != (g.AtLeast != "") || far && (g.AtLeast.Rank() < 1 ||
+		p.rungs[g.Trust] != glovebox.IsolationRemote && g.AtLeast.Rank() < p.rungs[g.Trust].Rank()) {
+		t.Fatalf("of a remote %s is demanded for %s code", g.AtLeast, g.Trust)
+	}
 	if g.Isolation.Rank() < 1 || g.Isolation.Rank() < p.rungs[g.Trust].Rank() || g.Isolation.Rank() < req.Isolation.Rank() {
 		t.Fatalf("rung %s is below what trust %s or the request demands", g.Isolation, g.Trust)
 	}
@@ -60,9 +79,9 @@ func wellFormed(t testing.TB, p *Policy, req glovebox.Request, d glovebox.Decisi
 }
 
 func TestDefaults(t *testing.T) {
-	got := basic(t).Decide(owner, glovebox.Request{Code: "print(1)"})
+	got := basic(t).Decide(owner, glovebox.Request{Code: "print(1)"}, process)
 	want := glovebox.Decision{
-		Allow: true, Rule: "trust.influenced", Reason: "influenced code needs at least the process rung",
+		Allow: true, Asked: "auto", Rule: "trust.influenced", Reason: "influenced code needs at least the process rung",
 		Grant: glovebox.Grant{Isolation: glovebox.IsolationProcess, Trust: glovebox.TrustInfluenced, Image: "host",
 			Limits: glovebox.Limits{
 				Wall: 60 * time.Second, CPU: 30 * time.Second, CPUs: 1, Memory: 512 << 20, Disk: 256 << 20, Files: 20000,
@@ -74,69 +93,159 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
-// TestRungs is the truth table of trust, asked isolation and what is available: the rung is the higher of what trust needs
-// and what was asked for, and what is not available is refused.
+// TestRungs is the truth table of trust, asked isolation, the tenant's rungs and what is available: a rung that is named, and
+// not below what trust needs, is delivered or refused; else it is the lowest that the tenant may have and there is.
 func TestRungs(t *testing.T) {
 	rungs := []glovebox.Isolation{"process", "gvisor", "microvm", "remote"}
 	maps := []map[glovebox.Trust]glovebox.Isolation{
 		nil, {"influenced": "gvisor"}, {"trusted": "microvm"}, {"hostile": "remote", "model": "gvisor"},
 	}
+	of := func(mask int) (some []glovebox.Isolation) {
+		for i, r := range rungs {
+			if mask&(1<<i) != 0 {
+				some = append(some, r)
+			}
+		}
+		return some
+	}
 	cases := 0
 	for _, m := range maps {
-		for mask := range 16 {
-			var available []glovebox.Isolation
-			for i, r := range rungs {
-				if mask&(1<<i) != 0 {
-					available = append(available, r)
-				}
+		for own := range 16 {
+			tenants := map[string][]glovebox.Isolation{}
+			if own != 0 { // else the tenant is not bounded
+				tenants[stranger.Tenant] = of(own)
 			}
-			p := mustNew(t, Config{TrustRungs: m, Available: available})
-			for _, trust := range []glovebox.Trust{"", "trusted", "model", "influenced", "hostile"} {
-				for _, asked := range append([]glovebox.Isolation{"", "auto"}, rungs...) {
-					cases++
-					req := glovebox.Request{Code: "1", Trust: trust, Isolation: asked}
-					d := p.Decide(stranger, req)
-					wellFormed(t, p, req, d)
-					effective := trust
-					if effective == "" {
-						effective = glovebox.TrustInfluenced
-					}
-					rank := max(p.rungs[effective].Rank(), asked.Rank())
-					if wantAllow := mask&(1<<(rank-1)) != 0; d.Allow != wantAllow {
-						t.Fatalf("%v %b trust %q asked %q: allow %v, want %v", m, mask, trust, asked, d.Allow, wantAllow)
-					}
-					if d.Allow && d.Grant.Isolation.Rank() != rank {
-						t.Fatalf("%v %b trust %q asked %q: got %s", m, mask, trust, asked, d.Grant.Isolation)
-					}
-					if !d.Allow && d.Code != glovebox.CodeUnavailable {
-						t.Fatalf("code %s", d.Code)
+			p := mustNew(t, Config{TrustRungs: m, Tenants: tenants})
+			for mask := range 16 {
+				for _, trust := range []glovebox.Trust{"", "trusted", "model", "influenced", "hostile"} {
+					for _, asked := range append([]glovebox.Isolation{"", "auto"}, rungs...) {
+						cases++
+						req := glovebox.Request{Code: "1", Trust: trust, Isolation: asked}
+						d := p.Decide(stranger, req, having(of(mask)...))
+						wellFormed(t, p, req, d)
+						effective := trust
+						if effective == "" {
+							effective = glovebox.TrustInfluenced
+						}
+						allowed, want := 0, glovebox.Isolation("")
+						for i, r := range rungs {
+							will := i+1 >= p.rungs[effective].Rank() && (own == 0 || own&(1<<i) != 0)
+							if asked.Rank() >= p.rungs[effective].Rank() {
+								will = will && r == asked
+							}
+							if will {
+								allowed++
+							}
+							if will && mask&(1<<i) != 0 && want == "" {
+								want = r
+							}
+						}
+						code := glovebox.Code("")
+						switch {
+						case allowed == 0:
+							code = glovebox.CodeDenied
+						case want == "":
+							code = glovebox.CodeUnavailable
+						}
+						if d.Grant.Isolation != want || d.Code != code || d.Asked != max(asked, "auto") {
+							t.Fatalf("%v own %b there %b trust %q asked %q: %+v, want %q %q", m, own, mask, trust, asked, d, want, code)
+						}
 					}
 				}
 			}
 		}
 	}
-	if cases != 4*16*5*6 {
+	if cases != 4*16*16*5*6 {
 		t.Fatal(cases)
 	}
 }
 
-func TestFloorSaysSo(t *testing.T) {
-	p := mustNew(t, Config{Available: []glovebox.Isolation{"process", "gvisor"}})
-	d := p.Decide(owner, glovebox.Request{Code: "1", Trust: "hostile", Isolation: "process"})
-	if !d.Allow || d.Grant.Isolation != "gvisor" || !strings.Contains(d.Reason, "floor") {
-		t.Errorf("%+v", d)
+// TestWhy: each decision says which rule made it, and a refusal what mends it.
+func TestWhy(t *testing.T) {
+	type world struct {
+		config Config
+		who    glovebox.Principal
+		can    Machine
 	}
-}
-
-func TestUnavailableNamesAStrongerRungOnly(t *testing.T) {
-	p := mustNew(t, Config{Available: []glovebox.Isolation{"process", "microvm"}})
-	d := p.Decide(owner, glovebox.Request{Code: "1", Trust: "hostile"})
-	if d.Allow || !strings.Contains(d.Fix, "--isolation microvm") {
-		t.Errorf("%+v", d)
-	}
-	d = basic(t).Decide(owner, glovebox.Request{Code: "1", Trust: "hostile"})
-	if d.Allow || strings.Contains(d.Fix, "process") {
-		t.Errorf("%+v", d)
+	strict := Config{TrustRungs: map[glovebox.Trust]glovebox.Isolation{"influenced": "gvisor"}}
+	bounded := strict
+	bounded.Tenants = map[string][]glovebox.Isolation{"acme": {"microvm", "gvisor"}, "vm": {"microvm"}, "low": {"process"},
+		"far": {"remote", "microvm"}}
+	demanding := strict
+	demanding.Remote = "microvm"
+	all := having("process", "gvisor", "microvm", "remote")
+	tenant := func(name string) glovebox.Principal { return glovebox.Principal{Tenant: name, Name: "agent"} }
+	for name, c := range map[string]struct {
+		world
+		req         glovebox.Request
+		got         glovebox.Isolation
+		atLeast     glovebox.Isolation
+		rule        string
+		reason, fix []string
+		not         string // is in no fix
+	}{
+		"by trust": {world{strict, owner, all}, glovebox.Request{}, "gvisor", "", "trust.influenced", []string{"influenced code needs"}, nil, ""},
+		"raised": {world{strict, owner, all}, glovebox.Request{Isolation: "microvm", Trust: "model"}, "microvm", "", "isolation.raised",
+			[]string{"asked for the microvm rung", "process rung that model code needs"}, nil, ""},
+		"a floor": {world{strict, owner, all}, glovebox.Request{Isolation: "process", Trust: "influenced"}, "gvisor", "", "trust.influenced",
+			[]string{"floor and lowers nothing"}, nil, ""},
+		"a floor, and the next": {world{strict, owner, having("process", "microvm")}, glovebox.Request{Isolation: "process"}, "microvm", "",
+			"isolation.available", []string{"gvisor is not available here, and microvm is the lowest"}, nil, ""},
+		"the next": {world{strict, owner, having("process", "microvm")}, glovebox.Request{}, "microvm", "", "isolation.available",
+			[]string{"gvisor is not available here"}, nil, ""},
+		"named is not replaced": {world{strict, owner, having("process", "microvm")}, glovebox.Request{Isolation: "gvisor"}, "", "",
+			"isolation.unavailable", []string{"there is no gvisor here"}, []string{"install gvisor", "--isolation microvm"}, "process"},
+		"nothing will do": {world{strict, owner, process}, glovebox.Request{}, "", "", "isolation.unavailable",
+			[]string{"influenced code needs at least the gvisor rung", "there is no gvisor here"},
+			[]string{"install gvisor", "--trust model --isolation process"}, ""},
+		"and was stated": {world{strict, owner, process}, glovebox.Request{Trust: "influenced"}, "", "", "isolation.unavailable", nil,
+			[]string{"install gvisor", "say so with --trust"}, "model"},
+		"hostile is never said to be more": {world{strict, owner, process}, glovebox.Request{Trust: "hostile"}, "", "",
+			"isolation.unavailable", nil, []string{"--trust"}, "model"},
+		"nothing at all": {world{strict, owner, having()}, glovebox.Request{}, "", "", "isolation.unavailable", nil,
+			[]string{"install gvisor"}, "model"},
+		"no machine": {world{strict, owner, nil}, glovebox.Request{}, "", "", "isolation.unavailable", nil, []string{"doctor"}, ""},
+		"of a tenant": {world{bounded, tenant("vm"), all}, glovebox.Request{}, "microvm", "", "tenant.rungs",
+			[]string{`lowest of those that the tenant "vm" may have is microvm`}, nil, ""},
+		"a tenant's lowest is there": {world{bounded, tenant("acme"), all}, glovebox.Request{Trust: "trusted"}, "gvisor", "", "tenant.rungs",
+			nil, nil, ""},
+		"not a tenant's": {world{bounded, tenant("acme"), all}, glovebox.Request{Trust: "model", Isolation: "process"}, "", "", "tenant.rungs",
+			[]string{`the tenant "acme" may not have`}, []string{"--isolation gvisor or microvm", "add process"}, ""},
+		"none is high enough": {world{bounded, tenant("low"), all}, glovebox.Request{}, "", "", "tenant.rungs",
+			[]string{`the tenant "low" may have none`}, []string{"add gvisor"}, "model"},
+		"no bound": {world{bounded, tenant("other"), all}, glovebox.Request{Trust: "model"}, "process", "", "trust.model", nil, nil, ""},
+		"far":      {world{strict, owner, having("process", "remote")}, glovebox.Request{}, "remote", "gvisor", "isolation.available", nil, nil, ""},
+		"far, by name": {world{strict, owner, all}, glovebox.Request{Isolation: "remote", Trust: "trusted"}, "remote", "process",
+			"isolation.raised", []string{"must deliver at least the process rung"}, nil, ""},
+		"far, as demanded": {world{demanding, owner, all}, glovebox.Request{Isolation: "remote", Trust: "trusted"}, "remote", "microvm",
+			"isolation.raised", nil, nil, ""},
+		"far, as the tenant": {world{bounded, tenant("far"), all}, glovebox.Request{Isolation: "remote", Trust: "trusted"}, "remote", "microvm",
+			"isolation.raised", nil, nil, ""},
+		"a demand lowers nothing": {world{Config{Remote: "process"}, owner, having("remote")}, glovebox.Request{Trust: "hostile"}, "remote",
+			"gvisor", "isolation.available", nil, nil, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c.req.Code = "1"
+			p := mustNew(t, c.config)
+			d := p.Decide(c.who, c.req, c.can)
+			wellFormed(t, p, c.req, d)
+			if d.Grant.Isolation != c.got || d.Grant.AtLeast != c.atLeast || d.Rule != c.rule {
+				t.Errorf("%+v", d)
+			}
+			for _, part := range c.reason {
+				if !strings.Contains(d.Reason, part) {
+					t.Errorf("the reason %q lacks %q", d.Reason, part)
+				}
+			}
+			for _, part := range c.fix {
+				if !strings.Contains(d.Fix, part) {
+					t.Errorf("the fix %q lacks %q", d.Fix, part)
+				}
+			}
+			if c.not != "" && strings.Contains(d.Fix, c.not) {
+				t.Errorf("the fix %q advises %q", d.Fix, c.not)
+			}
+		})
 	}
 }
 
@@ -151,7 +260,7 @@ func TestOddLimits(t *testing.T) {
 			req := glovebox.Request{Code: "1"}
 			c := cells(&req.Limits)[i]
 			set(c)
-			d := p.Decide(owner, req)
+			d := p.Decide(owner, req, process)
 			wellFormed(t, p, req, d)
 			if d.Allow || d.Code != glovebox.CodeInvalid && d.Code != glovebox.CodeDenied {
 				t.Errorf("%s %s: %+v", name, c, d)
@@ -192,7 +301,7 @@ func TestLimitEdges(t *testing.T) {
 			} else if *c.whole += edge.step; *c.whole == 0 {
 				continue // zero is the default
 			}
-			if d := p.Decide(owner, req); d.Allow != edge.allow {
+			if d := p.Decide(owner, req, process); d.Allow != edge.allow {
 				t.Errorf("%s %s: %+v", name, c, d)
 			}
 		}
@@ -201,8 +310,8 @@ func TestLimitEdges(t *testing.T) {
 
 // TestPairsOfOptions sets two options at a time and demands that every other limit stays as it was; CF-04 of the battery.
 func TestPairsOfOptions(t *testing.T) {
-	p := mustNew(t, Config{Available: []glovebox.Isolation{"process", "gvisor"}})
-	plainGrant := p.Decide(owner, glovebox.Request{Code: "1"}).Grant
+	p, both := mustNew(t, Config{}), having("process", "gvisor")
+	plainGrant := p.Decide(owner, glovebox.Request{Code: "1"}, both).Grant
 	type option struct {
 		name  string
 		limit int // index, or -1
@@ -236,7 +345,7 @@ func TestPairsOfOptions(t *testing.T) {
 			req := glovebox.Request{Code: "1"}
 			a.set(&req)
 			b.set(&req)
-			d := p.Decide(owner, req)
+			d := p.Decide(owner, req, both)
 			wellFormed(t, p, req, d)
 			if !d.Allow {
 				t.Fatalf("%s with %s: %+v", a.name, b.name, d)
@@ -265,7 +374,11 @@ func TestNewRefuses(t *testing.T) {
 		{"auto is no rung", "policy.trust.model", Config{TrustRungs: map[glovebox.Trust]glovebox.Isolation{"model": "auto"}}},
 		{"less trust, lower rung", "policy.trust.hostile",
 			Config{TrustRungs: map[glovebox.Trust]glovebox.Isolation{"model": "gvisor", "hostile": "process"}}},
-		{"available", "policy.available", Config{Available: []glovebox.Isolation{"auto"}}},
+		{"remote of a remote", "drivers.remote.isolation", Config{Remote: "remote"}},
+		{"demand typo", "drivers.remote.isolation", Config{Remote: "gviser"}},
+		{"tenant without a name", "tenants", Config{Tenants: map[string][]glovebox.Isolation{"": {"process"}}}},
+		{"tenant without rungs", "tenants", Config{Tenants: map[string][]glovebox.Isolation{"acme": nil}}},
+		{"tenant with auto", "tenants", Config{Tenants: map[string][]glovebox.Isolation{"acme": {"auto"}}}},
 		{"negative", "policy.limits.default.wall", Config{Limits: Limits{Default: glovebox.Limits{Wall: -1}}}},
 		{"not a number", "policy.limits.ceiling.cpus", Config{Limits: Limits{Ceiling: glovebox.Limits{CPUs: math.NaN()}}}},
 		{"endless", "policy.limits.ceiling.memory", Config{Limits: Limits{Ceiling: glovebox.Limits{Memory: math.MaxInt64}}}},
@@ -307,7 +420,7 @@ func TestConfigured(t *testing.T) {
 	if p.rungs["nobody"] != "" {
 		t.Error("an unknown trust has a rung")
 	}
-	if d := (&Policy{}).Decide(owner, glovebox.Request{Code: "1"}); d.Allow {
+	if d := (&Policy{}).Decide(owner, glovebox.Request{Code: "1"}, process); d.Allow {
 		t.Error("the zero policy permits something")
 	}
 }
@@ -318,7 +431,7 @@ func FuzzDecide(f *testing.F) {
 	f.Add([]byte(`{"lang":"node","code":"1","inputs":[{"name":"a/b","path":"../x"},{"name":"a","content":"y"}]}`), false)
 	f.Add([]byte(`{"code":"1","limits":{"cpus":1e308,"memory_bytes":9223372036854775807}}`), true)
 	f.Add([]byte(`{"code":"1","env":{"A=B":"c"},"args":["\u0000"]}`), true)
-	p := mustNew(f, Config{Available: []glovebox.Isolation{"process", "microvm"}, InputRoots: []string{"/srv/in", "/srv/b"}})
+	p := mustNew(f, Config{InputRoots: []string{"/srv/in", "/srv/b"}})
 	f.Fuzz(func(t *testing.T, body []byte, isOwner bool) {
 		var req glovebox.Request
 		if json.Unmarshal(body, &req) != nil {
@@ -326,9 +439,10 @@ func FuzzDecide(f *testing.F) {
 		}
 		who := stranger
 		who.Owner = isOwner
-		d := p.Decide(who, req)
+		can := having("process", "microvm")
+		d := p.Decide(who, req, can)
 		wellFormed(t, p, req, d)
-		if again := p.Decide(who, req); fmt.Sprint(d) != fmt.Sprint(again) {
+		if again := p.Decide(who, req, can); fmt.Sprint(d) != fmt.Sprint(again) {
 			t.Fatalf("decided differently: %+v and %+v", d, again)
 		}
 		if !d.Allow {

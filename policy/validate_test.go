@@ -18,7 +18,7 @@ type refusal struct {
 func (c refusal) check(t *testing.T) {
 	t.Run(c.name, func(t *testing.T) {
 		p := basic(t)
-		d := p.Decide(owner, c.req)
+		d := p.Decide(owner, c.req, process)
 		wellFormed(t, p, c.req, d)
 		if d.Allow || d.Code != c.code || !strings.Contains(d.Reason+"\n"+d.Fix, c.says) {
 			t.Errorf("got %+v, want %s saying %q", d, c.code, c.says)
@@ -119,7 +119,7 @@ func TestAllowedRequests(t *testing.T) {
 		"owner path":            {Code: "1", Inputs: []glovebox.Input{{Name: "x", Path: "../../etc/hosts"}}},
 		"replacement character": {Code: "x = '\ufffd'"},
 	} {
-		if d := p.Decide(owner, req); !d.Allow {
+		if d := p.Decide(owner, req, process); !d.Allow {
 			t.Errorf("%s: %+v", name, d)
 		}
 	}
@@ -128,7 +128,7 @@ func TestAllowedRequests(t *testing.T) {
 func TestNobody(t *testing.T) {
 	p := basic(t)
 	for _, who := range []glovebox.Principal{{}, {Owner: true}, {Tenant: "local", Owner: true}, {Name: "x"}} {
-		d := p.Decide(who, glovebox.Request{Code: "1"})
+		d := p.Decide(who, glovebox.Request{Code: "1"}, process)
 		if d.Allow || d.Code != glovebox.CodeDenied || d.Rule != "principal.none" {
 			t.Errorf("%+v: %+v", who, d)
 		}

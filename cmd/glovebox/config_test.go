@@ -53,7 +53,6 @@ func TestConfiguration(t *testing.T) {
 	}
 	want := policy.Config{
 		TrustRungs: map[glovebox.Trust]glovebox.Isolation{"influenced": "process", "hostile": "microvm"},
-		Available:  []glovebox.Isolation{"process"}, // the fake's
 		Limits: policy.Limits{Default: glovebox.Limits{Wall: 30 * time.Second, Memory: glovebox.GiB, CPUs: 0.5},
 			Ceiling: glovebox.Limits{Wall: 10 * time.Minute, Files: 100000, View: 4096}},
 		InputRoots: []string{"/srv/in", "/srv/b c"},

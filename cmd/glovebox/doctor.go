@@ -84,8 +84,11 @@ func (a *app) showReport(r *glovebox.Report) {
 			fmt.Fprintf(a.out, "  packages: %s\n", line(strings.Join(image.Packages, ", ")))
 		}
 	}
-	answer := "ready: code of the default trust can run"
-	if !r.Ready {
+	answer := fmt.Sprintf("ready: code of the default trust runs on the %s rung", r.Default.Grant.Isolation)
+	switch {
+	case !r.Ready && !r.Default.Allow:
+		answer = fmt.Sprintf("not ready: %s\nfix: %s", line(r.Default.Reason), line(r.Default.Fix))
+	case !r.Ready:
 		answer = "not ready: code of the default trust is refused until the above is mended"
 	}
 	fmt.Fprintf(a.out, "\n%s\n", answer)

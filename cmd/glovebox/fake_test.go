@@ -40,16 +40,23 @@ type fakeService struct {
 
 func (f *fakeService) open(s settings, log *slog.Logger) (glovebox.Service, error) {
 	f.log = log
-	s.policy.Available = []glovebox.Isolation{glovebox.IsolationProcess}
 	p, err := policy.New(s.policy)
 	f.settings, f.policy = s, p
 	return f, err
 }
 
+// processAlone is a machine that has this rung and no other.
+func processAlone(rung, _ glovebox.Isolation) error {
+	if rung == glovebox.IsolationProcess {
+		return nil
+	}
+	return glovebox.Errorf(glovebox.CodeUnavailable, "install "+string(rung), "there is no %s", rung)
+}
+
 func (f *fakeService) Run(ctx context.Context, who glovebox.Principal, req glovebox.Request, sink glovebox.Sink) (
 	*glovebox.Result, error) {
 	f.request = req
-	d := f.policy.Decide(who, req)
+	d := f.policy.Decide(who, req, processAlone)
 	if !d.Allow {
 		return nil, &glovebox.Error{Code: d.Code, Op: "decide", Public: d.Reason, Fix: d.Fix}
 	}

@@ -302,7 +302,11 @@ func showResult(field func(name, format string, args ...any), r *glovebox.Record
 	if len(res.LimitsHit) > 0 {
 		field("limits hit", "%s", strings.Join(res.LimitsHit, " "))
 	}
-	field("isolation", "%s, trust %s, start %s, served by %s", res.Isolation, res.Trust, res.Start, res.ServedBy)
+	asked := ""
+	if res.Asked != "" { // as it is in a record of an earlier version
+		asked = fmt.Sprintf(" (asked for %s)", res.Asked)
+	}
+	field("isolation", "%s%s, trust %s, start %s, served by %s", res.Isolation, asked, res.Trust, res.Start, res.ServedBy)
 	u := res.Usage
 	field("usage", "wall %s ms, CPU %s ms, memory peak %s bytes, processes peak %s, disk %s bytes", known(u.WallMS),
 		known(u.CPUMS), known(u.MemoryPeakBytes), known(u.ProcessesPeak), known(u.DiskBytes))

@@ -1,0 +1,35 @@
+package engine
+
+import (
+	"context"
+
+	"glovebox"
+	"glovebox/policy"
+)
+
+// decide asks the policy, and for it the machine.
+func (e *Engine) decide(ctx context.Context, who glovebox.Principal, req glovebox.Request) glovebox.Decision {
+	return e.policy.Decide(who, req, e.machine(ctx))
+}
+
+// machine tells the policy which rungs can be had now.
+func (e *Engine) machine(ctx context.Context) policy.Machine {
+	return func(rung, _ glovebox.Isolation) error {
+		d, ok := e.drivers[rung]
+		if !ok {
+			return absent(rung)
+		}
+		return d.Available(ctx)
+	}
+}
+
+// absent says that this engine has no driver for a rung.
+func absent(rung glovebox.Isolation) error {
+	return glovebox.Errorf(glovebox.CodeUnavailable, "run it where `glovebox doctor` shows the "+string(rung)+" rung as available",
+		"this engine has no %s rung", rung)
+}
+
+// self asks for the engine itself.
+func self(name string) glovebox.Principal {
+	return glovebox.Principal{Tenant: home, Name: name, Owner: true}
+}

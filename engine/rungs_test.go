@@ -1,0 +1,113 @@
+package engine
+
+import (
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"glovebox"
+	"glovebox/driver"
+	"glovebox/driver/drivertest"
+	"glovebox/policy"
+)
+
+// rungsEngine is an engine with a process rung and a gvisor rung that is there while absent is nil.
+func rungsEngine(t *testing.T, absent *atomic.Pointer[glovebox.Error], config policy.Config) (*Engine, map[string]*drivertest.Fake) {
+	t.Helper()
+	if config.TrustRungs == nil {
+		config.TrustRungs = map[glovebox.Trust]glovebox.Isolation{"influenced": "gvisor"}
+	}
+	low := &drivertest.Fake{}
+	high := &drivertest.Fake{Rung: glovebox.IsolationGVisor, Absent: func() error {
+		if e := absent.Load(); e != nil {
+			return e
+		}
+		return nil
+	}}
+	e, err := New(Config{DataDir: t.TempDir(), Drivers: []driver.Driver{low, high}, Image: fakeImage{}, RuntimeDir: t.TempDir(),
+		Policy: config})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := e.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return e, map[string]*drivertest.Fake{"process": low, "gvisor": high}
+}
+
+// TestTrustDecides: each run is on the rung of its decision and on no other, and result and record say what was asked, by
+// which rule it was decided, and what it got. A rung that is not there is refused, with what mends it, and the refusal is
+// recorded; once it is there it is used.
+func TestTrustDecides(t *testing.T) {
+	var absent atomic.Pointer[glovebox.Error]
+	e, fakes := rungsEngine(t, &absent, policy.Config{})
+	type want struct {
+		isolation glovebox.Isolation
+		rule      string
+	}
+	run := func(req glovebox.Request, w want) {
+		t.Helper()
+		before := map[string]int{}
+		for name, f := range fakes {
+			before[name] = len(f.Calls())
+		}
+		req.Code = "x"
+		res, err := e.Run(t.Context(), owner, req, nil)
+		if w.isolation == "" {
+			var known *glovebox.Error
+			if !errors.As(err, &known) || known.Code != glovebox.CodeUnavailable || !strings.Contains(known.Public, "there is no runsc") ||
+				!strings.Contains(known.Fix, "make build") || !strings.Contains(known.Fix, "--trust model --isolation process") {
+				t.Fatalf("%+v: result %+v, error %#v", req, res, err)
+			}
+			list, err := e.Traces(t.Context(), owner, glovebox.TraceQuery{Limit: 1})
+			if err != nil || list[0].State != "refused" || list[0].Decision.Rule != w.rule || list[0].Decision.Asked != "auto" {
+				t.Errorf("record %+v, error %v", list, err)
+			}
+		} else {
+			if err != nil || res.Isolation != w.isolation || res.Rule != w.rule || res.Asked != max(req.Isolation, "auto") {
+				t.Fatalf("%+v: result %+v, error %v", req, res, err)
+			}
+			rec, err := e.Trace(t.Context(), owner, res.ID)
+			if err != nil || rec.Decision.Asked != res.Asked || rec.Decision.Rule != w.rule || rec.Result.Isolation != w.isolation {
+				t.Errorf("record %+v, error %v", rec, err)
+			}
+		}
+		for name, f := range fakes {
+			if used := len(f.Calls()) != before[name]; used != (name == string(w.isolation)) {
+				t.Errorf("%+v: the %s rung was used: %v", req, name, used)
+			}
+		}
+	}
+	run(glovebox.Request{}, want{"gvisor", "trust.influenced"})
+	run(glovebox.Request{Trust: "model"}, want{"process", "trust.model"})
+	run(glovebox.Request{Trust: "model", Isolation: "gvisor"}, want{"gvisor", "isolation.raised"})
+	run(glovebox.Request{Isolation: "process"}, want{"gvisor", "trust.influenced"})
+	absent.Store(glovebox.Errorf(glovebox.CodeUnavailable, "make build", "there is no runsc"))
+	run(glovebox.Request{}, want{"", "isolation.unavailable"})
+	run(glovebox.Request{Trust: "model"}, want{"process", "trust.model"})
+	absent.Store(nil)
+	run(glovebox.Request{}, want{"gvisor", "trust.influenced"})
+}
+
+// TestDoctorTellsTheDefault: what a request that says nothing of itself gets, or why it is refused.
+func TestDoctorTellsTheDefault(t *testing.T) {
+	var absent atomic.Pointer[glovebox.Error]
+	e, _ := rungsEngine(t, &absent, policy.Config{})
+	r, err := e.Doctor(t.Context())
+	if err != nil || !r.Ready || r.Default.Grant.Isolation != "gvisor" {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	absent.Store(glovebox.Errorf(glovebox.CodeUnavailable, "make build", "there is no runsc"))
+	r, err = e.Doctor(t.Context())
+	if err != nil || r.Ready || r.Default.Allow || !strings.Contains(r.Default.Fix, "make build") {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	for _, c := range r.Controls {
+		if c.Isolation.Rank() < 1 || strings.Contains(c.Fix, " 0B") {
+			t.Errorf("%+v", c)
+		}
+	}
+}
