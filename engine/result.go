@@ -26,7 +26,8 @@ func (r *run) result(ctx context.Context, f facts, v verdict, out output.Capture
 		ExitCode: v.code, Signal: v.signal, Reason: v.reason, LimitsHit: v.hit,
 		Stdout: out.Stdout.View, Stderr: out.Stderr.View, StdoutBytes: out.Stdout.Bytes, StderrBytes: out.Stderr.Bytes,
 		StdoutTruncated: out.Stdout.Truncated, StderrTruncated: out.Stderr.Truncated, Untrusted: true, Flags: out.Flags,
-		Asked: r.decision.Asked, Isolation: grant.Isolation, Posture: glovebox.Posture{}, Trust: grant.Trust, Rule: r.decision.Rule, Image: r.imageName(),
+		Asked: r.decision.Asked, Isolation: grant.Isolation, Posture: glovebox.Posture{}, Trust: grant.Trust,
+		Rule: r.decision.Rule, Image: r.imageName(),
 		Start: r.begunAs, ServedBy: r.cfg.ServedBy, Limits: grant.Limits,
 		Artifacts: []glovebox.Artifact{}, Skipped: []glovebox.Skipped{}, Egress: []glovebox.EgressFlow{},
 	}

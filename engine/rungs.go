@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"fmt"
 
 	"glovebox"
 	"glovebox/policy"
@@ -25,8 +26,8 @@ func (e *Engine) machine(ctx context.Context) policy.Machine {
 
 // absent says that this engine has no driver for a rung.
 func absent(rung glovebox.Isolation) error {
-	return glovebox.Errorf(glovebox.CodeUnavailable, "run it where `glovebox doctor` shows the "+string(rung)+" rung as available",
-		"this engine has no %s rung", rung)
+	fix := fmt.Sprintf("run it where `glovebox doctor` shows the %s rung as available", rung)
+	return glovebox.Errorf(glovebox.CodeUnavailable, fix, "this engine has no %s rung", rung)
 }
 
 // self asks for the engine itself.

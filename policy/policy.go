@@ -2,8 +2,8 @@
 // bounds the limits, and refuses by name whatever is malformed, not permitted or not built.
 //
 // It is pure: no file, no clock, no state that changes after [New]. The same principal and request, and the same answers of
-// the machine about its rungs, always yield the same decision, and every decision says which rule made it and why. A request can only make its own run stricter: no field of
-// it switches off what another field or the configuration demands.
+// the machine about its rungs, always yield the same decision, and every decision says which rule made it and why. A request
+// can only make its own run stricter: no field of it switches off what another field or the configuration demands.
 package policy
 
 import (

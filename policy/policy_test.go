@@ -160,13 +160,24 @@ func TestRungs(t *testing.T) {
 	}
 }
 
-// TestWhy: each decision says which rule made it, and a refusal what mends it.
-func TestWhy(t *testing.T) {
-	type world struct {
-		config Config
-		who    glovebox.Principal
-		can    Machine
-	}
+type world struct {
+	config Config
+	who    glovebox.Principal
+	can    Machine
+}
+
+// why is a decision and what must be said of it.
+type why struct {
+	world
+	req         glovebox.Request
+	got         glovebox.Isolation
+	atLeast     glovebox.Isolation
+	rule        string
+	reason, fix []string
+	not         string // is in no fix
+}
+
+func whys() map[string]why {
 	strict := Config{TrustRungs: map[glovebox.Trust]glovebox.Isolation{"influenced": "gvisor"}}
 	bounded := strict
 	bounded.Tenants = map[string][]glovebox.Isolation{"acme": {"microvm", "gvisor"}, "vm": {"microvm"}, "low": {"process"},
@@ -175,15 +186,7 @@ func TestWhy(t *testing.T) {
 	demanding.Remote = "microvm"
 	all := having("process", "gvisor", "microvm", "remote")
 	tenant := func(name string) glovebox.Principal { return glovebox.Principal{Tenant: name, Name: "agent"} }
-	for name, c := range map[string]struct {
-		world
-		req         glovebox.Request
-		got         glovebox.Isolation
-		atLeast     glovebox.Isolation
-		rule        string
-		reason, fix []string
-		not         string // is in no fix
-	}{
+	return map[string]why{
 		"by trust": {world{strict, owner, all}, glovebox.Request{}, "gvisor", "", "trust.influenced", []string{"influenced code needs"}, nil, ""},
 		"raised": {world{strict, owner, all}, glovebox.Request{Isolation: "microvm", Trust: "model"}, "microvm", "", "isolation.raised",
 			[]string{"asked for the microvm rung", "process rung that model code needs"}, nil, ""},
@@ -223,7 +226,12 @@ func TestWhy(t *testing.T) {
 			"isolation.raised", nil, nil, ""},
 		"a demand lowers nothing": {world{Config{Remote: "process"}, owner, having("remote")}, glovebox.Request{Trust: "hostile"}, "remote",
 			"gvisor", "isolation.available", nil, nil, ""},
-	} {
+	}
+}
+
+// TestWhy: each decision says which rule made it, and a refusal what mends it.
+func TestWhy(t *testing.T) {
+	for name, c := range whys() {
 		t.Run(name, func(t *testing.T) {
 			c.req.Code = "1"
 			p := mustNew(t, c.config)

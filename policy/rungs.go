@@ -1,7 +1,6 @@
 package policy
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -72,7 +71,8 @@ func (c *choice) named() glovebox.Decision {
 	rule := c.rule()
 	if c.asked != c.needed {
 		rule = "isolation.raised"
-		c.reason = fmt.Sprintf("the request asked for the %s rung, above the %s rung that %s code needs", c.asked, c.needed, c.trust)
+		c.reason = fmt.Sprintf("the request asked for the %s rung, above the %s rung that %s code needs", c.asked, c.needed,
+			c.trust)
 	}
 	allowed := c.allowed()
 	if !slices.Contains(allowed, c.asked) {
@@ -103,8 +103,9 @@ func (c *choice) lowest() glovebox.Decision {
 	}
 	allowed := c.allowed()
 	if len(allowed) == 0 {
-		return *refuse("tenant.rungs", glovebox.CodeDenied, "have the operator add "+string(c.needed)+" or a stronger rung to the "+
-			"rungs of the tenant in glovebox.yaml", "%s, and the tenant %s may have none of that kind", c.reason, quote(c.tenant))
+		fix := fmt.Sprintf("have the operator add %s or a stronger rung to the rungs of the tenant in glovebox.yaml", c.needed)
+		return *refuse("tenant.rungs", glovebox.CodeDenied, fix, "%s, and the tenant %s may have none of that kind", c.reason,
+			quote(c.tenant))
 	}
 	rule := c.rule()
 	if allowed[0] != c.needed {
@@ -235,7 +236,7 @@ func tenantRungs(set map[string][]glovebox.Isolation) (map[string][]glovebox.Iso
 				return nil, bad(meant("", string(r), isolationWords[1:]), "tenant %s: %s is no rung", quote(name), quote(string(r)))
 			}
 		}
-		all[name] = slices.SortedFunc(slices.Values(rungs), func(a, b glovebox.Isolation) int { return cmp.Compare(a.Rank(), b.Rank()) })
+		all[name] = slices.Clone(rungs)
 	}
 	return all, nil
 }
