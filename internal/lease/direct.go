@@ -16,16 +16,17 @@ func (p *Pool) Fork(ctx context.Context, kind Kind, memory glovebox.Size) *Lease
 	if ctx.Err() != nil {
 		return nil
 	}
-	sp := &spare{id: newID(), memory: ForkMemory, left: make(chan struct{}), born: time.Now()}
+	sp := &spare{id: newID(), left: make(chan struct{}), born: time.Now()}
 	p.mu.Lock()
 	s := p.shelves[kind.key()]
 	if s != nil {
 		p.renew(s, time.Now())
 	}
-	if p.closed || s == nil || !s.forks() || s.template == nil || s.template.spent(time.Now()) || memory < ForkMemory {
+	if p.closed || s == nil || !s.forks() || s.template == nil || s.template.spent(time.Now()) || memory < s.size.Copy {
 		p.mu.Unlock()
 		return nil
 	}
+	sp.memory, sp.held = s.size.Copy, s.holds()
 	sp.start, sp.of = s.template.box.Origin(), s.template
 	sp.of.uses++
 	sp.of.live++
@@ -38,12 +39,12 @@ func (p *Pool) Fork(ctx context.Context, kind Kind, memory glovebox.Size) *Lease
 	err := p.assemble(making, &s.kind, sp)
 	lives := errors.Is(err, driver.ErrLeftBehind)
 	if lives { // beyond the run and its memory, until the budget's engine is closed
-		_, _ = p.take(ForkMemory, true)
+		_, _ = p.take(sp.held, true)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if lives {
-		p.held += ForkMemory
+		p.held += sp.held
 	}
 	close(sp.left)
 	if err == nil {

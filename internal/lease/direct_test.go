@@ -21,7 +21,7 @@ func TestFork(t *testing.T) {
 		if w.Fork(w.Context(), w.kind(), 512*mib) != nil {
 			t.Error("it forked what may not be forked")
 		}
-		if w.Fork(w.Context(), w.forked(), ForkMemory-1) != nil {
+		if w.Fork(w.Context(), w.forked(), forkMemory-1) != nil {
 			t.Error("it forked with more memory than the run has")
 		}
 		before, err := w.memory.Taken()
@@ -118,6 +118,6 @@ func TestForkLeftBehind(t *testing.T) {
 		if err := w.Close(w.Context()); err != nil {
 			w.Error(err)
 		}
-		w.holds(ForkMemory)
+		w.holds(forkMemory)
 	})
 }

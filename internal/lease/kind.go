@@ -1,19 +1,13 @@
 package lease
 
 import (
-	"fmt"
+	"crypto/sha256"
 	"log/slog"
-	"strings"
+	"strconv"
 	"time"
 
 	"glovebox"
 	"glovebox/driver"
-)
-
-// Memory that is held for what is forked, and for what it is forked from.
-const (
-	ForkMemory     = 64 * glovebox.MiB
-	TemplateMemory = 128 * glovebox.MiB // at least
 )
 
 // Kind is all that shapes a sandbox before it has code.
@@ -32,53 +26,63 @@ type Kind struct {
 	Root driver.Root
 	// Limits are those that the sandboxes are made with.
 	Limits glovebox.Limits
-	// Hold is the interpreter. Its Memory is for one that loads its modules itself; a fork has ForkMemory.
+	// Hold is the interpreter. Its Memory is what it needs for itself; the driver says what that makes.
 	Hold driver.Hold
 	// Fork allows forks, which share with each other what an interpreter fixes at its start.
 	Fork bool
+
+	holder *[sha256.Size]byte // of Hold but for its memory; nil until it is needed
 }
 
 // key is a Kind to compare. Identity stands for Root.
 type key struct {
-	rung                            glovebox.Isolation
-	tenant, image, identity, holder string
-	trust                           glovebox.Trust
-	policy                          int
-	limits                          glovebox.Limits
-	memory                          glovebox.Size
-	fork                            bool
+	rung                    glovebox.Isolation
+	tenant, image, identity string
+	holder                  [sha256.Size]byte
+	trust                   glovebox.Trust
+	policy                  int
+	limits                  glovebox.Limits
+	memory                  glovebox.Size
+	fork                    bool
 }
 
+// key makes the long part of it once: a run asks for it more than once, under the pool's mutex.
 func (k *Kind) key() key {
-	var b strings.Builder
+	if k.holder == nil {
+		k.holder = new(k.held())
+	}
+	return key{k.Driver.Isolation(), k.Tenant, k.Image, k.Identity, *k.holder, k.Trust, k.Policy, k.Limits, k.Hold.Memory, k.Fork}
+}
+
+func (k *Kind) held() [sha256.Size]byte {
+	var b []byte
 	c := k.Hold.Command
 	for _, part := range [][]string{{k.Hold.Lang, c.Dir, c.CodeName}, c.Argv, c.Env, k.Hold.Modules} {
-		fmt.Fprintf(&b, "%d\x00", len(part))
+		b = strconv.AppendInt(b, int64(len(part)), 10)
+		b = append(b, 0)
 		for _, s := range part { // none of them can have a NUL in it
-			b.WriteString(s)
-			b.WriteByte(0)
+			b = append(append(b, s...), 0)
 		}
 	}
-	return key{k.Driver.Isolation(), k.Tenant, k.Image, k.Identity, b.String(), k.Trust, k.Policy, k.Limits, k.Hold.Memory,
-		k.Fork}
+	return sha256.Sum256(b)
 }
-
-// templateMemory is what its template holds: enough to load the modules.
-func (k *Kind) templateMemory() glovebox.Size { return max(TemplateMemory, k.Hold.Memory) }
 
 // least is what a run must be granted for a spare to serve it.
 func (k *Kind) least() glovebox.Size {
+	s := k.Driver.Sizes(k.Hold)
 	if k.Fork {
-		return min(ForkMemory, k.Hold.Memory)
+		return min(s.Copy, s.Alone)
 	}
-	return k.Hold.Memory
+	return s.Alone
 }
 
 // shelf holds the spares of one kind. Its pool's mutex guards it.
 type shelf struct {
 	kind Kind
-	keep bool // its least number is kept also when nobody asks
-	gone bool // what is made for it is discarded
+	size driver.Sizes  // that the driver says for the kind
+	over glovebox.Size // what a sandbox takes beside its limit
+	keep bool          // its least number is kept also when nobody asks
+	gone bool          // what is made for it is discarded
 
 	spares   []*spare // the oldest first
 	making   int
@@ -98,13 +102,16 @@ type shelf struct {
 	taken, empty int64
 }
 
-// memory is what one more spare holds.
+// memory is what one more spare may have.
 func (s *shelf) memory() glovebox.Size {
 	if s.forks() {
-		return ForkMemory
+		return s.size.Copy
 	}
-	return s.kind.Hold.Memory
+	return s.size.Alone
 }
+
+// holds is what one more spare takes.
+func (s *shelf) holds() glovebox.Size { return s.memory() + s.over }
 
 func (s *shelf) forks() bool { return s.kind.Fork && !s.held }
 

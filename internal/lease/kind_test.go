@@ -125,12 +125,12 @@ func TestTooSmall(t *testing.T) {
 					})
 				}
 				k := w.forked()
-				k.Hold.Memory = 2 * ForkMemory
-				small := ForkMemory - 1
+				k.Hold.Memory = 2 * forkMemory
+				small := forkMemory - 1
 				if held { // some were asked for, and those do not count
 					w.Keep(k)
 					settled(time.Second)
-					small = ForkMemory
+					small = forkMemory
 				}
 				for range 20 {
 					if w.Take(k, small) != nil {

@@ -22,7 +22,8 @@ type spare struct {
 	box               driver.HeldSandbox
 	remove            func(context.Context) error // the folder
 	share             *admission.Share            // nil once it was given out
-	memory            glovebox.Size
+	memory            glovebox.Size               // that it may have
+	held              glovebox.Size               // that is held for it, with what it takes beside
 	of                *template
 	born              time.Time
 	left              chan struct{} // closed when it is on no shelf any more
@@ -41,14 +42,14 @@ type reserved struct {
 
 // make begins to make a spare; p.mu is held.
 func (p *Pool) make(s *shelf) {
-	sp := &spare{id: newID(), start: "spare", memory: s.memory(), left: make(chan struct{})}
+	sp := &spare{id: newID(), start: "spare", memory: s.memory(), held: s.holds(), left: make(chan struct{})}
 	if s.forks() {
 		sp.start, sp.of = s.template.box.Origin(), s.template
 		sp.of.uses++
 		sp.of.live++
 	}
-	past := p.mayPass(sp.memory)
-	sp.share = p.claim(sp.memory)
+	past := p.mayPass(sp.held)
+	sp.share = p.claim(sp.held)
 	s.making++
 	p.making++
 	p.there++
@@ -70,7 +71,7 @@ func (p *Pool) make(s *shelf) {
 			if sp.of != nil {
 				p.leave(sp.of)
 			}
-			p.settle(sp.share, sp.memory, errors.Is(err, driver.ErrLeftBehind))
+			p.settle(sp.share, sp.held, errors.Is(err, driver.ErrLeftBehind))
 			return
 		}
 		sp.born = now
@@ -84,7 +85,7 @@ func (p *Pool) build(kind *Kind, sp *spare, past bool) (err error) {
 	ctx, stop := context.WithTimeout(p.life, makeLimit)
 	defer stop()
 	if sp.share == nil {
-		if sp.share, err = p.take(sp.memory, past); err != nil {
+		if sp.share, err = p.take(sp.held, past); err != nil {
 			return err
 		}
 	}
@@ -104,7 +105,9 @@ func (p *Pool) assemble(ctx context.Context, kind *Kind, sp *spare) (err error) 
 	if sp.of != nil {
 		sp.box, err = sp.of.box.Fork(ctx, spec)
 	} else {
-		sp.box, err = kind.Driver.Hold(ctx, spec, kind.Hold)
+		hold := kind.Hold
+		hold.Memory = sp.memory
+		sp.box, err = kind.Driver.Hold(ctx, spec, hold)
 	}
 	if err != nil {
 		return errors.Join(err, p.undo(sp.remove))
@@ -159,7 +162,7 @@ func (p *Pool) discard(s *shelf, sp *spare, reason string) {
 		if sp.of != nil {
 			p.leave(sp.of)
 		}
-		p.settle(sp.share, sp.memory, err != nil)
+		p.settle(sp.share, sp.held, err != nil)
 		p.stir()
 	})
 }
@@ -218,7 +221,7 @@ func (p *Pool) freeReserve(templates bool) (freed glovebox.Size) {
 	now, keep := time.Now(), map[glovebox.Size]int{}
 	for _, s := range p.shelves {
 		if !templates && s.forks() && s.urgent(now) && s.next == nil {
-			keep[s.kind.templateMemory()]++
+			keep[s.size.Template]++
 		}
 	}
 	p.reserve = slices.DeleteFunc(p.reserve, func(r reserved) bool {

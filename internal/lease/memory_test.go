@@ -9,6 +9,7 @@ import (
 
 	"glovebox"
 	"glovebox/driver"
+	"glovebox/driver/drivertest"
 	"glovebox/internal/admission"
 )
 
@@ -191,10 +192,10 @@ func TestLeftBehind(t *testing.T) {
 	}{
 		"hold":                {"hold", errors.New("broken"), 0},
 		"hold, left behind":   {"hold", driver.ErrLeftBehind, mib},
-		"template":            {"template", driver.ErrLeftBehind, TemplateMemory},
-		"fork":                {"fork", driver.ErrLeftBehind, ForkMemory},
+		"template":            {"template", driver.ErrLeftBehind, templateMemory},
+		"fork":                {"fork", driver.ErrLeftBehind, forkMemory},
 		"close":               {"close", errors.New("broken"), 2 * mib},
-		"close of a template": {"end", errors.New("broken"), TemplateMemory},
+		"close of a template": {"end", errors.New("broken"), templateMemory},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, Config{}, 2*glovebox.GiB, func(w *world) {
@@ -220,3 +221,72 @@ func TestLeftBehind(t *testing.T) {
 		})
 	}
 }
+
+// TestOverhead: what a sandbox takes beside its limit is held with it, also once a run has its place in reserve.
+func TestOverhead(t *testing.T) {
+	const extra = 100 * mib
+	for name, fork := range map[string]bool{"alone": false, "forks": true} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, Config{}, 4*glovebox.GiB, func(w *world) {
+				w.fake.Extra = extra
+				k, each, others := w.kind(), mib+extra, glovebox.Size(0)
+				if k.Fork = fork; fork {
+					each, others = forkMemory+extra, 2*templateMemory // it, and the place of the next
+				}
+				w.Keep(k)
+				settled(5 * time.Second)
+				w.ready(2)
+				w.holds(2*each + others)
+				l := w.take(k)
+				settled(5 * time.Second)
+				w.ready(2)
+				w.holds(2*each + others)
+				w.close(l)
+			})
+		})
+	}
+}
+
+// TestRestored: what a template says of how its sandboxes begin is what their leases say.
+func TestRestored(t *testing.T) {
+	inBubble(t, Config{}, 2*glovebox.GiB, func(w *world) {
+		w.fake.Restores = true
+		w.Keep(w.forked())
+		settled(5 * time.Second)
+		spare := w.take(w.forked())
+		direct := w.Fork(w.Context(), w.forked(), 512*mib)
+		if spare.Start != driver.StartRestored || direct == nil || direct.Start != driver.StartRestored {
+			w.Errorf("spare %+v, direct %+v", spare, direct)
+		}
+		w.close(spare, direct)
+	})
+}
+
+// TestSizesAreTheDrivers: a run that may have less than a copy needs gets none.
+func TestSizesAreTheDrivers(t *testing.T) {
+	inBubble(t, Config{}, 4*glovebox.GiB, func(w *world) {
+		d := sized{w.fake, driver.Sizes{Alone: 300 * mib, Copy: 200 * mib, Template: 400 * mib}}
+		k := w.forked()
+		k.Driver = d
+		w.Keep(k)
+		settled(5 * time.Second)
+		w.ready(2)
+		w.holds(2*200*mib + 2*400*mib)
+		if w.Take(k, 199*mib) != nil || w.Fork(w.Context(), k, 199*mib) != nil {
+			w.Error("given out to a run that may have less")
+		}
+		l := w.Take(k, 200*mib)
+		if l == nil {
+			w.Fatal("nothing was given out to a run that may have as much")
+		}
+		w.close(l)
+	})
+}
+
+// sized is a driver that says what waiting takes.
+type sized struct {
+	*drivertest.Fake
+	sizes driver.Sizes
+}
+
+func (s sized) Sizes(driver.Hold) driver.Sizes { return s.sizes }

@@ -187,7 +187,7 @@ func (p *Pool) Take(kind Kind, memory glovebox.Size) *Lease {
 			continue
 		}
 		close(sp.left)
-		p.reserve = append(p.reserve, reserved{sp.share, sp.memory})
+		p.reserve = append(p.reserve, reserved{sp.share, sp.held})
 		sp.share = nil // the run's own covers it
 		p.there--
 		s.taken++
@@ -242,7 +242,7 @@ func (p *Pool) shelf(kind *Kind) *shelf {
 
 // add makes the shelf of a kind.
 func (p *Pool) add(kind *Kind, now time.Time) *shelf {
-	s := &shelf{kind: *kind, asked: now, measured: now, grown: now, target: max(p.cfg.Min, 1)}
+	s := &shelf{kind: *kind, size: kind.Driver.Sizes(kind.Hold), over: kind.Driver.Overhead(), asked: now, measured: now, grown: now, target: max(p.cfg.Min, 1)}
 	p.shelves[kind.key()] = s
 	return s
 }
@@ -333,7 +333,7 @@ type Lease struct {
 	ID string
 	// Inputs is the folder that the sandbox shows as /inputs: as Config.Inputs made it, and the holder's to fill before Exec.
 	Inputs string
-	// Start is spare or fork.
+	// Start is spare, or the word of the template that it was made from.
 	Start string
 
 	pool  *Pool

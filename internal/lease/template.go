@@ -43,7 +43,7 @@ func (t *template) worn(now time.Time) bool {
 // brew begins to make a template; p.mu is held.
 func (p *Pool) brew(s *shelf) {
 	p.brewing, s.brewing = true, true
-	memory := s.kind.templateMemory()
+	memory := s.size.Template
 	past := p.mayPass(memory)
 	t := &template{id: newID(), memory: memory, share: p.claim(memory)}
 	p.work.Go(func() {
@@ -108,7 +108,7 @@ func (p *Pool) buildTemplate(kind *Kind, t *template, past bool) (err error) {
 	spec := driver.Spec{ID: t.id, Limits: kind.Limits, Root: kind.Root, Inputs: t.inputs}
 	spec.Limits.Memory = t.memory
 	hold := kind.Hold
-	hold.Memory = ForkMemory
+	hold.Memory = kind.Driver.Sizes(kind.Hold).Copy
 	if t.box, err = kind.Driver.Template(ctx, spec, hold); err != nil {
 		return errors.Join(err, p.undo(t.remove))
 	}

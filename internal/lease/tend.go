@@ -198,7 +198,7 @@ func (p *Pool) giveAway(need glovebox.Size, all, templates bool, now time.Time) 
 		}
 		sp := from.spares[0]
 		from.spares = from.spares[1:]
-		need -= sp.memory
+		need -= sp.held
 		p.discard(from, sp, "memory")
 	}
 	for _, s := range p.shelves {
@@ -255,9 +255,9 @@ func (p *Pool) fill(now time.Time) (next time.Duration) {
 func (p *Pool) trimReserve(now time.Time) {
 	missing := map[glovebox.Size]int{}
 	for _, s := range p.shelves {
-		missing[s.memory()] += max(s.target-s.fresh(now)-s.making, 0)
+		missing[s.holds()] += max(s.target-s.fresh(now)-s.making, 0)
 		if s.forks() && s.target > 0 && !s.brewing && s.next == nil { // its first template, or the next
-			missing[s.kind.templateMemory()]++
+			missing[s.size.Template]++
 		}
 	}
 	p.reserve = slices.DeleteFunc(p.reserve, func(r reserved) bool {
@@ -284,7 +284,7 @@ func (p *Pool) neediest(now time.Time) (best *shelf, wait time.Duration) {
 		if 2*len(s.spares) > s.target {
 			pause = max(pause, s.asked.Add(courtesy).Sub(now))
 		}
-		if !p.reserves(s.memory()) {
+		if !p.reserves(s.holds()) {
 			pause = max(pause, s.spareTries.noRoom.Sub(now))
 		}
 		if !u {
@@ -298,7 +298,7 @@ func (p *Pool) neediest(now time.Time) (best *shelf, wait time.Duration) {
 			continue
 		case !u && p.making > 0: // one at a time
 			continue
-		case !p.fits(s.memory()) && !p.reserves(s.memory()):
+		case !p.fits(s.holds()) && !p.reserves(s.holds()):
 			continue
 		}
 		if best == nil || u && !urgent || u == urgent && n < least {
@@ -324,7 +324,7 @@ func (p *Pool) thirstiest(now time.Time, waited bool) (best *shelf) {
 }
 
 func (p *Pool) needsTemplate(s *shelf, now time.Time) bool {
-	memory := s.kind.templateMemory()
+	memory := s.size.Template
 	pause := now.Before(s.templateTries.again) || now.Before(s.templateTries.noRoom) && !p.reserves(memory)
 	return s.forks() && s.target > 0 && !s.brewing && !pause && s.next == nil && (s.template == nil || s.template.worn(now)) &&
 		(p.fits(memory) || p.reserves(memory))

@@ -21,6 +21,12 @@ import (
 
 const mib = glovebox.MiB
 
+// What the driver in memory says of forks and templates.
+const (
+	forkMemory     = 64 * mib
+	templateMemory = 128 * mib
+)
+
 // world is a pool over a driver in memory, in time that runs by itself.
 type world struct {
 	*testing.T
