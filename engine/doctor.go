@@ -45,7 +45,7 @@ func (e *Engine) Doctor(ctx context.Context) (*glovebox.Report, error) {
 		rung, limits = e.policy.Needs(glovebox.TrustInfluenced), e.policy.DefaultLimits()
 	}
 	r.Default = d
-	memory, memoryErr := e.budget(limits.Memory)
+	memory, memoryErr := e.budget(limits.Memory, e.overhead(rung))
 	for _, err := range []error{imageErr, recordErr, memoryErr} {
 		if err != nil && publicError(err).(*glovebox.Error).Code == glovebox.CodeInternal {
 			e.cfg.Log.Error("examine the machine", "err", err) // the report says that the log names the cause
@@ -65,12 +65,12 @@ func (e *Engine) Doctor(ctx context.Context) (*glovebox.Report, error) {
 }
 
 // budget says how much memory runs have together, or why a run with this limit has none.
-func (e *Engine) budget(limit glovebox.Size) (string, error) {
+func (e *Engine) budget(limit, beside glovebox.Size) (string, error) {
 	a, err := e.memory()
 	if err != nil {
 		return "", err
 	}
-	if err := a.Fits(limit); err != nil {
+	if err := a.Fits(limit, beside); err != nil {
 		return "", err
 	}
 	taken, err := a.Taken()

@@ -222,3 +222,30 @@ func TestMemoryOfAnOpenSandbox(t *testing.T) {
 	e.removing.Wait()
 	taken(t, e, 100*glovebox.MiB)
 }
+
+// TestOverheadCounts: what a sandbox takes beside its limit counts, and a run that fits by its limit alone is refused with
+// both numbers.
+func TestOverheadCounts(t *testing.T) {
+	fake := &drivertest.Fake{Program: hang, Extra: 100 * glovebox.MiB}
+	e := withBudget(t, fake, 256*glovebox.MiB)
+	_, err := e.Run(t.Context(), owner, withMemory(200*glovebox.MiB), nil)
+	var known *glovebox.Error
+	if !errors.As(err, &known) || known.Code != glovebox.CodeUnavailable || !strings.Contains(known.Fix, "--memory 156MiB") ||
+		!strings.Contains(known.Public, "takes 100MiB") {
+		t.Fatalf("error = %#v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	first, second := begin(ctx, e, 128*glovebox.MiB), begin(ctx, e, 128*glovebox.MiB)
+	deadline := time.Now().Add(5 * time.Second)
+	for len(fake.Live()) == 0 && time.Now().Before(deadline) {
+		time.Sleep(time.Millisecond)
+	}
+	time.Sleep(50 * time.Millisecond) // in which the other would have begun too
+	if n := len(fake.Live()); n != 1 {
+		t.Errorf("%d run at a time", n)
+	}
+	taken(t, e, 228*glovebox.MiB)
+	cancel()
+	<-first
+	<-second
+}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -98,8 +97,10 @@ func (r *run) run(ctx context.Context) (*glovebox.Result, error) {
 	if err := r.queue(ctx); err != nil && ctx.Err() == nil {
 		return nil, r.refuse(ctx, err)
 	}
-	r.takeSpare(ctx)
 	if err := r.takeInputs(ctx); err != nil && ctx.Err() == nil {
+		return nil, r.refuse(ctx, err)
+	}
+	if err := r.takeSpare(ctx); err != nil { // after all that can be refused, which would use one up
 		return nil, r.refuse(ctx, err)
 	}
 	recorded, err := r.start(ctx)
@@ -143,7 +144,7 @@ func (r *run) admit(ctx context.Context) error {
 	if r.memory, err = r.Engine.memory(); err != nil {
 		return err
 	}
-	if err = r.memory.Fits(r.decision.Grant.Limits.Memory); err != nil {
+	if err = r.memory.Fits(r.decision.Grant.Limits.Memory, r.extra()); err != nil {
 		return err
 	}
 	if r.stdin = newStdin(r.req); r.stdin != nil { // an interface around a nil pointer would not be nil
@@ -173,13 +174,6 @@ func (r *run) giveBackMemory(ctx context.Context) error {
 
 // takeInputs copies what the program is given. Its errors are refusals or ctx's.
 func (r *run) takeInputs(ctx context.Context) (err error) {
-	if r.spare != nil { // it shows a folder already, which is empty
-		if len(r.req.Inputs) == 0 {
-			return os.Chmod(r.spare.Inputs, 0o555)
-		}
-		r.inputs, err = takeInputs(ctx, r.policy, r.who, r.req.Inputs, r.spare.Inputs)
-		return err
-	}
 	if len(r.req.Inputs) == 0 {
 		return nil
 	}

@@ -24,6 +24,18 @@ func (e *Engine) machine(ctx context.Context) policy.Machine {
 	}
 }
 
+// overhead is what a sandbox of a rung takes beside its limit.
+func (e *Engine) overhead(rung glovebox.Isolation) glovebox.Size {
+	d, ok := e.drivers[rung]
+	if !ok {
+		return 0
+	}
+	return d.Overhead()
+}
+
+// extra is the same of the rung that the run was granted.
+func (r *run) extra() glovebox.Size { return r.overhead(r.decision.Grant.Isolation) }
+
 // absent says that this engine has no driver for a rung.
 func absent(rung glovebox.Isolation) error {
 	fix := fmt.Sprintf("run it where `glovebox doctor` shows the %s rung as available", rung)

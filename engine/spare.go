@@ -39,8 +39,8 @@ var baseModules = []string{"json", "csv", "re", "datetime", "statistics", "sqlit
 // and memory.
 var dataModules = []string{"numpy", "pandas", "openpyxl", "matplotlib"}
 
-// waitMemory is what an interpreter may have while it waits for its code. Those that load their modules themselves need
-// more than a fork does.
+// waitMemory is what an interpreter needs for itself while it waits for its code. Those that load their modules themselves
+// need more than a fork does; the driver says what that makes.
 var waitMemory = map[string]glovebox.Size{"bash": 64 * glovebox.MiB, "node": 128 * glovebox.MiB, "python": 64 * glovebox.MiB}
 
 const dataMemory = 320 * glovebox.MiB
@@ -94,7 +94,11 @@ func (w *ready) begin(e *Engine) {
 	if err != nil {
 		return // as well
 	}
-	w.pool.Keep(w.kind(warmer, home, "python", cmd, "", d.Grant, image))
+	plain := w.kind(warmer, home, "python", cmd, "", d.Grant, image)
+	if warmer.Sizes(plain.Hold).Alone == 0 {
+		return
+	}
+	w.pool.Keep(plain)
 	if len(w.data) > 0 {
 		w.pool.Keep(w.kind(warmer, home, "python", cmd, w.data[0], d.Grant, image))
 	}
@@ -185,28 +189,69 @@ func (e *Engine) spareInputs(_ context.Context, id, below string) (string, func(
 	return dir, remove, nil
 }
 
-// takeSpare takes a sandbox that is ready, or forks one, where it serves the run as one of its own would. It waits for
-// nobody else's.
-func (r *run) takeSpare(ctx context.Context) {
+// takeSpare takes a sandbox that is ready, or forks one, where it serves the run as one of its own would, and gives it the
+// run's inputs. It waits for nobody else's. Its errors are refusals.
+func (r *run) takeSpare(ctx context.Context) error {
 	w, g := r.ready(), r.decision.Grant
-	if w == nil || r.share == nil {
-		return
+	if w == nil || r.share == nil || ctx.Err() != nil {
+		return nil
 	}
 	lang := language(r.req)
 	d, ok := r.drivers[g.Isolation].(driver.Warmer)
 	if !ok || !w.serves(r.req, lang, r.command.CodeName, g.Limits) {
-		return
+		return nil
 	}
 	cmd := r.command
 	cmd.Argv = cmd.Argv[:len(cmd.Argv)-len(r.req.Args)]
 	kind := w.kind(d, r.who.Tenant, lang, cmd, r.req.Code, g, r.image)
+	if d.Sizes(kind.Hold).Alone == 0 {
+		return nil // the driver has no such interpreter ready
+	}
 	if r.spare = w.pool.Take(kind, g.Limits.Memory); r.spare == nil {
 		r.spare = w.pool.Fork(ctx, kind, g.Limits.Memory)
 	}
-	if r.spare != nil {
-		r.begunAs = r.spare.Start
-		r.adopt(r.spare.Sandbox, r.spare.Close)
+	if r.spare == nil {
+		return nil
 	}
+	r.begunAs = r.spare.Start
+	r.adopt(r.spare.Sandbox, r.spare.Close)
+	if err := moveInputs(r.given, r.spare.Inputs); err != nil {
+		return glovebox.Internal("give a spare its inputs", err)
+	}
+	r.given = ""
+	return nil
+}
+
+// moveInputs moves what was copied for a run into the folder that a spare shows, which is empty; there is nothing to move
+// where from is empty. The folders are closed after, for whoever is not root may move none that is.
+func moveInputs(from, to string) error {
+	if from == "" {
+		return os.Chmod(to, 0o555)
+	}
+	entries, err := os.ReadDir(from)
+	if err != nil {
+		return err
+	}
+	if err := os.Chmod(from, 0o755); err != nil {
+		return err
+	}
+	for _, e := range entries {
+		was, is := filepath.Join(from, e.Name()), filepath.Join(to, e.Name())
+		if e.IsDir() {
+			if err := os.Chmod(was, 0o755); err != nil {
+				return err
+			}
+		}
+		if err := os.Rename(was, is); err != nil {
+			return err
+		}
+		if e.IsDir() {
+			if err := os.Chmod(is, 0o555); err != nil {
+				return err
+			}
+		}
+	}
+	return errors.Join(os.Remove(from), os.Chmod(to, 0o555))
 }
 
 // exec releases the code, into the spare if the run has one, else into a sandbox of its own. A spare that fails before that
@@ -279,7 +324,7 @@ func (r *run) adopt(box driver.Sandbox, shut func(context.Context) error) {
 
 // acquire waits for the run's memory. Spares give way to it if it has to wait for long.
 func (r *run) acquire(ctx context.Context) (err error) {
-	limit := r.decision.Grant.Limits.Memory
+	limit := r.decision.Grant.Limits.Memory + r.extra()
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}

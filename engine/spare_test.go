@@ -292,3 +292,18 @@ func TestPoolMakesSense(t *testing.T) {
 		}
 	}
 }
+
+// TestBadInputUsesNoSpare: what is refused for its inputs costs nobody a spare.
+func TestBadInputUsesNoSpare(t *testing.T) {
+	w := newWarm(t, nil, nil)
+	w.run(glovebox.Request{Code: "x"})
+	w.settle()
+	before := w.PoolStats()
+	_, err := w.Run(t.Context(), owner, glovebox.Request{Code: "x", Inputs: []glovebox.Input{{Name: "a", Path: "/nowhere/at/all"}}}, nil)
+	if codeOf(err) != glovebox.CodeInvalid {
+		t.Fatalf("error = %v", err)
+	}
+	if after := w.PoolStats(); after.Taken != before.Taken || after.Direct != before.Direct {
+		t.Errorf("before %+v, after %+v", before, after)
+	}
+}

@@ -23,7 +23,9 @@
 // can upset the order and never the sum. One that has been stopped (Ctrl-Z) while it waits must not hold up the others:
 // whoever waits writes the time into the file, at a place of its ticket's, and a ticket whose time is old is passed over.
 //
-// Processes with different budgets share the row of bytes: each counts all that is held and takes bytes within its own.
+// Processes with different budgets share the row of bytes: each counts all that is held and takes bytes within its own. A
+// ticket tells its budget, in the file too, and holds up nobody whose budget is larger: what it waits for may be no lack
+// there.
 package admission
 
 import (
@@ -114,10 +116,20 @@ func New(cfg Config) (*Admission, error) {
 // Budget is what all live runs may have together.
 func (a *Admission) Budget() glovebox.Size { return glovebox.Size(a.budget) }
 
-// Fits says whether a run with this limit could ever be admitted. The error is a *[glovebox.Error] that names both.
-func (a *Admission) Fits(limit glovebox.Size) error {
-	if int64(limit) <= a.budget {
+// Fits says whether a run with this limit could ever be admitted, with what its sandbox takes beside. The error is a
+// *[glovebox.Error] that names all.
+func (a *Admission) Fits(limit, beside glovebox.Size) error {
+	if int64(limit+beside) <= a.budget {
 		return nil
+	}
+	if beside > 0 {
+		fix := "set memory_budget in glovebox.yaml, or run it on a machine with more memory"
+		if most := (a.budget - int64(beside)) >> 20; most > 0 {
+			fix = fmt.Sprintf("ask for --memory %dMiB at most, or set memory_budget in glovebox.yaml", most)
+		}
+		return glovebox.Errorf(glovebox.CodeUnavailable, fix,
+			"a run with %v of memory, beside which its sandbox takes %v, does not fit the budget of %v that all runs have together",
+			limit, beside, a.Budget())
 	}
 	return glovebox.Errorf(glovebox.CodeUnavailable,
 		fmt.Sprintf("ask for --memory %dMiB at most, or set memory_budget in glovebox.yaml", a.budget>>20),
@@ -191,7 +203,7 @@ func (a *Admission) open() error {
 		return err
 	}
 	was := a.row
-	a.row = &row{file: f}
+	a.row = &row{file: f, budget: a.budget}
 	if was == nil {
 		return nil
 	}
@@ -206,8 +218,7 @@ func (a *Admission) open() error {
 	return nil
 }
 
-// now takes memory if it fits now and nobody of another process who looks after a ticket has one before this; else it
-// returns nil.
+// now takes memory if it fits now and no ticket of another process before this one holds it up; else it returns nil.
 func (a *Admission) now(ticket, need int64) (*Share, error) {
 	if first, err := a.row.first(ticket); !first || err != nil {
 		return nil, err

@@ -143,6 +143,44 @@ func TestDifferentBudgets(t *testing.T) {
 	}
 }
 
+// TestSmallBudgetHoldsNobodyUp: a run that waits for lack of room in its own process's budget is no hindrance where there is a
+// larger one, and is one where there is none.
+func TestSmallBudgetHoldsNobodyUp(t *testing.T) {
+	for name, c := range map[string]struct {
+		other glovebox.Size
+		goes  bool
+	}{"larger": {400 * mib, true}, "equal": {100 * mib, false}, "smaller": {99 * mib, false}} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			small, other := newAdmission(t, dir, 100*mib), newAdmission(t, dir, c.other)
+			held := acquire(t, other, 60*mib)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			ended := make(chan struct{})
+			go func() {
+				defer close(ended)
+				if s, err := small.Acquire(ctx, 50*mib); err == nil {
+					_ = s.Release()
+				}
+			}()
+			waiting(t, dir, 1)
+			s, err := other.Try(10*mib, false)
+			if err != nil || (s != nil) != c.goes {
+				t.Errorf("beside the run that waits: %v, %v; want one: %v", s, err, c.goes)
+			}
+			if s != nil {
+				if err := s.Release(); err != nil {
+					t.Error(err)
+				}
+			}
+			if err := held.Release(); err != nil {
+				t.Error(err)
+			}
+			<-ended
+		})
+	}
+}
+
 func wantError(t *testing.T, err error, code glovebox.Code, words ...string) {
 	t.Helper()
 	e, ok := err.(*glovebox.Error)

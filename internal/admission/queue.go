@@ -26,7 +26,7 @@ type waiter struct {
 // cause is returned. Other errors are *[glovebox.Error], exhausted where too many wait or the wait is too long. On error
 // nothing is held.
 func (a *Admission) Acquire(ctx context.Context, limit glovebox.Size) (*Share, error) {
-	if err := a.Fits(limit); err != nil {
+	if err := a.Fits(limit, 0); err != nil {
 		return nil, err
 	}
 	if err := ctx.Err(); err != nil {
@@ -173,17 +173,47 @@ func (a *Admission) wakeFirst() {
 	}
 }
 
-// place is where the time of a ticket is.
-func place(ticket int64) int64 { return (ticket - queue) % beats * 8 }
+// place is where the time of a ticket is. Its budget is where the times of all end, and as far from there.
+func place(ticket int64) int64 { return (ticket - queue) % beats * word }
 
-// beat says that a ticket is looked after.
+const (
+	word    = 8 // bytes
+	budgets = beats * word
+)
+
+// beat says that a ticket is looked after, and what its budget is.
 func (r *row) beat(ticket int64) error {
 	now, err := clock()
 	if err != nil {
 		return err
 	}
-	_, err = r.file.WriteAt(binary.NativeEndian.AppendUint64(nil, uint64(now)), place(ticket))
-	return err
+	// The budget first: a ticket without a time of its own is passed over.
+	for _, w := range []struct{ value, at int64 }{{r.budget, place(ticket) + budgets}, {int64(now), place(ticket)}} {
+		if _, err := r.file.WriteAt(binary.NativeEndian.AppendUint64(nil, uint64(w.value)), w.at); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// number is what is written somewhere; 0 where nothing was.
+func (r *row) number(at int64) (int64, error) {
+	var b [word]byte
+	if _, err := r.file.ReadAt(b[:], at); err != nil && err != io.EOF {
+		return 0, err
+	}
+	return int64(binary.NativeEndian.Uint64(b[:])), nil
+}
+
+// bars tells whether a ticket holds up those behind it in this process: it is looked after, and its budget is no smaller
+// than this one. One with a smaller budget may wait for long for what is no lack here.
+func (r *row) bars(ticket int64) (bool, error) {
+	fresh, err := r.fresh(ticket)
+	if err != nil || !fresh {
+		return false, err
+	}
+	budget, err := r.number(place(ticket) + budgets)
+	return budget == 0 || budget >= r.budget, err // none is said by an earlier version
 }
 
 // fresh tells whether a ticket is looked after.
@@ -192,11 +222,8 @@ func (r *row) fresh(ticket int64) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	var b [8]byte
-	if _, err := r.file.ReadAt(b[:], place(ticket)); err != nil && err != io.EOF { // where none was written it is old
-		return false, err
-	}
-	return now-time.Duration(binary.NativeEndian.Uint64(b[:])) < old, nil
+	then, err := r.number(place(ticket)) // where none was written it is old
+	return now-time.Duration(then) < old, err
 }
 
 // clock is the machine's, the same in all processes, and stands still while the machine sleeps.

@@ -10,8 +10,9 @@ import (
 
 // row is one opening of the file of locks and what is held through it. It is not safe for concurrent use.
 type row struct {
-	file *lockfile.File
-	mine []lockfile.Range // memory, in its order
+	file   *lockfile.File
+	budget int64            // of this process
+	mine   []lockfile.Range // memory, in its order
 }
 
 // others is what is held of the memory through other openings, in its order.
@@ -27,16 +28,16 @@ func (r *row) others() (sum int64, taken []lockfile.Range, err error) {
 
 func inOrder(a, b lockfile.Range) int { return cmp.Compare(a.Start, b.Start) }
 
-// first tells whether nobody else who looks after a ticket has one before this.
+// first tells whether no ticket of anybody else before this one holds it up.
 func (r *row) first(ticket int64) (bool, error) {
 	first := true
 	var failed error
 	err := r.file.Each(lockfile.Range{Start: queue, Length: ticket - queue}, func(held lockfile.Range) bool {
 		// Tickets side by side of one opening are told as one range.
 		for t := held.Start; t < held.Start+held.Length && first && failed == nil; t++ {
-			var fresh bool
-			fresh, failed = r.fresh(t)
-			first = !fresh
+			var bars bool
+			bars, failed = r.bars(t)
+			first = !bars
 		}
 		return first && failed == nil
 	})

@@ -51,7 +51,8 @@ func (k *Kind) key() key {
 	if k.holder == nil {
 		k.holder = new(k.held())
 	}
-	return key{k.Driver.Isolation(), k.Tenant, k.Image, k.Identity, *k.holder, k.Trust, k.Policy, k.Limits, k.Hold.Memory, k.Fork}
+	return key{k.Driver.Isolation(), k.Tenant, k.Image, k.Identity, *k.holder, k.Trust, k.Policy, k.Limits, k.Hold.Memory,
+		k.Fork}
 }
 
 func (k *Kind) held() [sha256.Size]byte {

@@ -242,7 +242,8 @@ func (p *Pool) shelf(kind *Kind) *shelf {
 
 // add makes the shelf of a kind.
 func (p *Pool) add(kind *Kind, now time.Time) *shelf {
-	s := &shelf{kind: *kind, size: kind.Driver.Sizes(kind.Hold), over: kind.Driver.Overhead(), asked: now, measured: now, grown: now, target: max(p.cfg.Min, 1)}
+	s := &shelf{kind: *kind, size: kind.Driver.Sizes(kind.Hold), over: kind.Driver.Overhead(), asked: now, measured: now,
+		grown: now, target: max(p.cfg.Min, 1)}
 	p.shelves[kind.key()] = s
 	return s
 }
