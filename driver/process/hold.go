@@ -34,7 +34,7 @@ func (d *Driver) Hold(ctx context.Context, spec driver.Spec, hold driver.Hold) (
 		}
 		argv := boot.Held(hold.Lang, cold[0], cold[len(cold)-1], hold.Modules)
 		return s.bring(ctx, &wire.Exec{Argv: bytesOf(argv), Env: bytesOf(hold.Command.Env), Dir: hold.Command.Dir, Stdin: true,
-			Held: true}, nil)
+			Held: true})
 	})
 }
 

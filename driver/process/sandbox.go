@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -300,11 +301,19 @@ func (s *sandbox) Exec(ctx context.Context, cmd driver.Command) (driver.Process,
 		}
 		defer code.Close()
 	}
+	if n := len(cmd.Files); n > driver.MaxFiles || n > 0 && s.held != nil {
+		return nil, fmt.Errorf("execute: %d descriptors, and a program gets %d at most, an interpreter that waits none", n,
+			driver.MaxFiles)
+	}
 	if s.held != nil {
 		return s.resume(ctx, cmd, code)
 	}
+	first := cmd.Files
+	if code != nil {
+		first = append([]*os.File{code}, first...)
+	}
 	p, err := s.bring(ctx, &wire.Exec{Argv: bytesOf(cmd.Argv), Env: bytesOf(cmd.Env), Dir: cmd.Dir, HasCode: code != nil,
-		CodeName: cmd.CodeName, Stdin: cmd.Stdin != nil}, code)
+		CodeName: cmd.CodeName, Files: len(cmd.Files), Stdin: cmd.Stdin != nil}, first...)
 	if err != nil {
 		return nil, err
 	}
@@ -318,13 +327,10 @@ func (s *sandbox) Exec(ctx context.Context, cmd driver.Command) (driver.Process,
 	return p, nil
 }
 
-// bring brings a program to the gate, in its control groups, and checks there that its fence is complete. first is the
-// descriptor that comes before those of the control groups, if there is one.
-func (s *sandbox) bring(ctx context.Context, e *wire.Exec, first *os.File) (*process, error) {
-	var files []*os.File
-	if first != nil {
-		files = append(files, first)
-	}
+// bring brings a program to the gate, in its control groups, and checks there that its fence is complete. first are the
+// descriptors that come before those of the control groups.
+func (s *sandbox) bring(ctx context.Context, e *wire.Exec, first ...*os.File) (*process, error) {
+	files := slices.Clone(first)
 	if into := s.group.Unified(); into != nil && !e.Forked {
 		e.BornIn, files = true, append(files, into)
 	}

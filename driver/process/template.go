@@ -188,7 +188,7 @@ func (t *template) Fork(ctx context.Context, spec driver.Spec) (driver.HeldSandb
 		return nil, errClosed
 	}
 	s, err := t.driver.hold(ctx, spec, t.hold, origin{from: t, held: t.hold.Memory}, func(s *sandbox) (*process, error) {
-		return s.bring(ctx, &wire.Exec{Dir: t.hold.Command.Dir, Forked: true}, nil)
+		return s.bring(ctx, &wire.Exec{Dir: t.hold.Command.Dir, Forked: true})
 	})
 	if err != nil {
 		return nil, errors.Join(err, t.said.error())
