@@ -12,6 +12,7 @@ import (
 	"glovebox"
 	"glovebox/driver"
 	"glovebox/internal/boot"
+	"glovebox/internal/hostside"
 	"glovebox/internal/sandboxinit/wire"
 )
 
@@ -139,10 +140,10 @@ func (s heldSandbox) Lost() <-chan struct{} {
 func (s heldSandbox) Resize(l glovebox.Limits) error {
 	now := s.spec.Limits
 	same := now.Disk == l.Disk && now.Files == l.Files && now.OpenFiles == l.OpenFiles && now.CPUs == l.CPUs
-	if s.held == nil || !same || inMemory(now) != inMemory(l) {
+	if s.held == nil || !same || hostside.InMemory(now) != hostside.InMemory(l) {
 		return errors.New("resize sandbox: it is in use, or made for another disk, number of files or of CPUs")
 	}
-	if err := checkOwnLimits(l); err != nil {
+	if err := hostside.CheckOwnLimits(l); err != nil {
 		return err
 	}
 	s.spec.Limits = l
