@@ -82,7 +82,14 @@ type Command struct {
 	CodeName string
 	// Stdin is copied to the program; nil means empty. It is never closed.
 	Stdin io.Reader
+	// Files become the program's descriptors 3, 4 and so on; they stay the caller's. They are for programs of Glovebox's own,
+	// such as a machine monitor, which is given what it may use and opens nothing by name. At most MaxFiles; a driver that
+	// cannot give any refuses.
+	Files []*os.File
 }
+
+// MaxFiles bounds Command.Files.
+const MaxFiles = 16
 
 // Sandbox is one live isolated environment. It dies within a second of the process that started it, however that ends.
 type Sandbox interface {

@@ -65,10 +65,10 @@ func (d *Driver) lacks(ctx context.Context) error {
 	if err := d.checkFence(); err != nil {
 		return err
 	}
-	if r := d.around.namespacesOff(); r != nil {
-		return r.error("look at the machine", nil)
+	if r := d.around.NamespacesOff(); r != nil {
+		return r.Because("look at the machine", nil)
 	}
-	host, err := d.findGroups(ctx)
+	host, err := d.groups.Find(ctx)
 	var known *glovebox.Error
 	switch {
 	case errors.As(err, &known):
@@ -78,7 +78,7 @@ func (d *Driver) lacks(ctx context.Context) error {
 		return &glovebox.Error{Code: glovebox.CodeUnavailable, Op: "look at the machine", Err: err, Fix: c.Fix,
 			Public: "the process rung has no control groups: " + c.Detail}
 	}
-	for _, f := range host.Controls(d.parent(host)) {
+	for _, f := range host.Controls(d.groups.Parent(host)) {
 		if !f.Available && !slices.Contains(replaceable, "cgroup "+f.Name) {
 			return unavailable(control("cgroup "+f.Name, false, f.Detail, f.Fix))
 		}

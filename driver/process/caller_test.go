@@ -239,26 +239,6 @@ func TestLateAnswer(t *testing.T) {
 	}
 }
 
-func TestPools(t *testing.T) {
-	for name, c := range map[string]struct {
-		pool, want process.IDPool
-	}{
-		"whole":                  {process.IDPool{Start: 1 << 20, Count: 64}, process.IDPool{Start: 1 << 20, Count: 64}},
-		"rounded inwards":        {process.IDPool{Start: 1<<20 + 1, Count: 62}, process.IDPool{Start: 1<<20 + 16, Count: 32}},
-		"root within a block":    {process.IDPool{Start: 1, Count: 16}, process.IDPool{}},
-		"people of the host":     {process.IDPool{Start: 1000, Count: 64}, process.IDPool{}},
-		"smaller than a block":   {process.IDPool{Start: 70000, Count: 8}, process.IDPool{}},
-		"up to the end of ids":   {process.IDPool{Start: 1<<32 - 32, Count: 32}, process.IDPool{}},
-		"beyond the end":         {process.IDPool{Start: 1<<32 - 64, Count: 1 << 31}, process.IDPool{}},
-		"none between two edges": {process.IDPool{Start: 1<<20 + 1, Count: 30}, process.IDPool{}},
-	} {
-		got, err := c.pool.Whole()
-		if got != c.want || (err == nil) != (c.want != process.IDPool{}) {
-			t.Errorf("%s: %+v, %v, want %+v", name, got, err, c.want)
-		}
-	}
-}
-
 // TestEnginesOfOneUserShareLocks makes drivers for several data_dirs of one user: none may sweep what another just made.
 func TestEnginesOfOneUserShareLocks(t *testing.T) {
 	needRoot(t)

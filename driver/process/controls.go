@@ -16,19 +16,20 @@ import (
 
 	"glovebox"
 	"glovebox/driver"
+	"glovebox/internal/hostside"
 )
 
 // Controls examines the machine for each control of the rung without starting anything but an empty process of its own.
 func (d *Driver) Controls(ctx context.Context) []glovebox.Control {
 	all := []glovebox.Control{d.initControl(), d.namespaceControl(ctx), d.idControl(), d.landlockControl(), d.filterControl()}
-	host, err := d.findGroups(ctx)
+	host, err := d.groups.Find(ctx)
 	var known *glovebox.Error
 	if errors.As(err, &known) {
 		all = append(all, control("cgroups", false, known.Public, known.Fix))
 	} else if err != nil {
 		all = append(all, noGroups())
 	} else {
-		for _, f := range host.Controls(d.parent(host)) {
+		for _, f := range host.Controls(d.groups.Parent(host)) {
 			if f.Name == "cpuset" && !f.Available {
 				f.Detail += "; programs are kept to their CPUs by affinity, which they may not change then"
 			}
@@ -38,7 +39,7 @@ func (d *Driver) Controls(ctx context.Context) []glovebox.Control {
 	all = append(all, diskControl(), d.trialControl(ctx))
 	for i := range all {
 		all[i].Required = !d.accepts(all[i].Name) && !slices.Contains(replaceable, all[i].Name) ||
-			all[i].Name == "own user ids" && d.around.root // for whom the caller's own id is no way out
+			all[i].Name == "own user ids" && d.around.Root // for whom the caller's own id is no way out
 	}
 	return all
 }
@@ -76,11 +77,9 @@ func control(name string, available bool, detail, fix string) glovebox.Control {
 	return glovebox.Control{Isolation: glovebox.IsolationProcess, Name: name, Available: available, Detail: detail, Fix: fix}
 }
 
-const initFix = "keep glovebox-init in the folder of glovebox, both executable (make build puts them into bin)"
-
 func (d *Driver) initControl() glovebox.Control {
 	if err := unix.Access(d.cfg.Init, unix.X_OK); err != nil {
-		return control("glovebox-init", false, "missing or not executable", initFix)
+		return control("glovebox-init", false, "missing or not executable", hostside.InitFix)
 	}
 	return control("glovebox-init", true, "found", "")
 }
@@ -89,46 +88,48 @@ func (d *Driver) initControl() glovebox.Control {
 func (d *Driver) namespaceControl(ctx context.Context) glovebox.Control {
 	cmd := exec.CommandContext(ctx, d.cfg.Init)
 	cmd.Env = []string{}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: namespaces}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: hostside.Namespaces}
 	err := cmd.Start()
 	if err == nil {
 		// How it ends says nothing: it was made.
 		_ = cmd.Wait()
 		detail := "user, mount, pid, network, ipc and uts"
-		if !d.around.root && d.around.says("sys/kernel/apparmor_restrict_unprivileged_userns", "1") {
+		if !d.around.Root && d.around.Says("sys/kernel/apparmor_restrict_unprivileged_userns", "1") {
 			detail += "; AppArmor may take the rights in them away: whether a sandbox can be made tells"
 		}
 		return control("namespaces", true, detail, "")
 	}
-	r := d.around.userNamespaces(err)
-	return control("namespaces", false, r.public, r.fix)
+	r := d.around.UserNamespaces(err)
+	return control("namespaces", false, r.Public, r.Fix)
 }
 
 func (d *Driver) idControl() glovebox.Control {
 	if os.Getuid() == 0 {
-		if r := d.around.unmapped(d.cfg.IDs); r != nil {
-			return control("own user ids", false, r.public, r.fix)
+		if r := d.around.Unmapped(d.cfg.IDs); r != nil {
+			return control("own user ids", false, r.Public, r.Fix)
 		}
-		return control("own user ids", true, fmt.Sprintf("%d blocks from %d", d.cfg.IDs.Count/blockSize, d.cfg.IDs.Start), "")
+		blocks := d.cfg.IDs.Count / hostside.BlockSize
+		return control("own user ids", true, fmt.Sprintf("%d blocks from %d", blocks, d.cfg.IDs.Start), "")
 	}
-	uid, name := account()
-	pool, ok := systemSubordinates().own(uid, name)
-	helper := findProgram("newuidmap") != ""
+	uid, name := hostside.Account()
+	pool, ok := hostside.SystemSubordinates().Own(uid, name)
+	helper := hostside.FindProgram("newuidmap") != ""
 	if !ok || !helper {
 		detail := "no subordinate ids"
 		if !helper {
 			detail = "newuidmap is missing"
 		}
 		return control("own user ids", false, detail+": the program has the starting user's id outside",
-			systemSubordinates().fix(uid, name, ok, helper))
+			hostside.SystemSubordinates().Fix(uid, name, ok, helper))
 	}
-	return control("own user ids", true, fmt.Sprintf("%d blocks of subordinate ids", pool.Count/blockSize), "")
+	return control("own user ids", true, fmt.Sprintf("%d blocks of subordinate ids", pool.Count/hostside.BlockSize), "")
 }
 
 func (d *Driver) landlockControl() glovebox.Control {
 	abi := d.abi()
-	if abi == 0 && d.around.filtered() {
-		return control("landlock", false, "a filter of system calls over Glovebox, as containers have it, hides it", seccompFix)
+	if abi == 0 && d.around.Filtered() {
+		return control("landlock", false, "a filter of system calls over Glovebox, as containers have it, hides it",
+			hostside.SeccompFix)
 	}
 	if abi == 0 {
 		return control("landlock", false, "the kernel has no Landlock",
@@ -145,9 +146,9 @@ func (d *Driver) filterControl() glovebox.Control {
 			break
 		}
 	}
-	if errno != 0 && d.around.filtered() {
+	if errno != 0 && d.around.Filtered() {
 		return control("system call filter", false, "a filter of system calls over Glovebox refuses another: "+errno.Error(),
-			seccompFix)
+			hostside.SeccompFix)
 	}
 	if errno != 0 {
 		return control("system call filter", false, "the kernel does not filter system calls as needed: "+errno.Error(),
@@ -165,7 +166,7 @@ func diskControl() glovebox.Control {
 	case unix.Access("/dev/loop-control", unix.W_OK) != nil:
 		return control(name, false, "no loop devices", "modprobe loop")
 	}
-	if findProgram("mkfs.ext4") == "" {
+	if hostside.FindProgram("mkfs.ext4") == "" {
 		return control(name, false, "mkfs.ext4 is missing", "apt-get install e2fsprogs")
 	}
 	return control(name, true, "ext4 in a sparse file", "")

@@ -18,10 +18,9 @@ import (
 
 	"glovebox"
 	"glovebox/driver"
-	"glovebox/internal/cgroup"
+	"glovebox/internal/hostside"
 	"glovebox/internal/lockfile"
 	"glovebox/internal/seccomp"
-	"glovebox/internal/userscope"
 )
 
 // Config says where the driver finds and puts things. It is read by New only.
@@ -42,6 +41,9 @@ type Config struct {
 	Accept []string
 }
 
+// IDPool is a range of user and group ids of the host.
+type IDPool = hostside.IDPool
+
 // acceptable are the controls that an operator may accept to be without, by name.
 var acceptable = []string{"landlock"}
 
@@ -53,13 +55,11 @@ type Driver struct {
 	template []byte     // for templates
 	abi      func() int // the kernel's version of Landlock
 
-	around   surroundings
-	unmapped func() *refusal // why root has no ids to give, if so
+	around   hostside.Surroundings
+	unmapped func() *hostside.Refusal // why root has no ids to give, if so
 	found    look
 
-	groups sync.Mutex
-	host   *cgroup.Host // once found
-	swept  sync.Once
+	groups *hostside.Groups
 }
 
 // New checks cfg and the platform. It looks at the machine only when something is started or examined.
@@ -84,10 +84,10 @@ func New(cfg Config) (*Driver, error) {
 		}
 		cfg.Init = filepath.Join(filepath.Dir(self), "glovebox-init")
 	}
-	if cfg.IDs == (IDPool{}) {
-		cfg.IDs = defaultPool
+	if cfg.IDs == (hostside.IDPool{}) {
+		cfg.IDs = hostside.DefaultPool
 	}
-	pool, err := cfg.IDs.whole()
+	pool, err := cfg.IDs.Whole()
 	if err != nil {
 		return nil, err
 	}
@@ -108,55 +108,11 @@ func New(cfg Config) (*Driver, error) {
 		return nil, fmt.Errorf("build system call filter: %w", err)
 	}
 	d := &Driver{cfg: cfg, filter: filter, pinned: pinned, template: template}
+	d.groups = hostside.NewGroups(cfg.Cgroup, cfg.RuntimeDir)
 	d.abi = sync.OnceValue(landlockABI)
-	d.around = surroundings{proc: "/proc", root: os.Getuid() == 0}
-	d.unmapped = sync.OnceValue(func() *refusal { return d.around.unmapped(d.cfg.IDs) })
+	d.around = hostside.Surroundings{Proc: "/proc", Root: os.Getuid() == 0}
+	d.unmapped = sync.OnceValue(func() *hostside.Refusal { return d.around.Unmapped(d.cfg.IDs) })
 	return d, nil
-}
-
-// parent is the control group under which runs get theirs.
-func (d *Driver) parent(host *cgroup.Host) string {
-	switch {
-	case d.cfg.Cgroup != "":
-		return d.cfg.Cgroup
-	case os.Getuid() != 0 && host.Mode() != "v2":
-		return fmt.Sprintf("/glovebox-%d", os.Getuid())
-	}
-	return host.Parent()
-}
-
-// findGroups looks for the machine's control groups, once. An ordinary user who has been given no part of version 2's tree
-// asks systemd for one, and this process moves there.
-func (d *Driver) findGroups(ctx context.Context) (*cgroup.Host, error) {
-	d.groups.Lock()
-	defer d.groups.Unlock()
-	if d.host != nil {
-		return d.host, nil
-	}
-	const tree = "/sys/fs/cgroup"
-	host, err := cgroup.Detect(tree)
-	if err != nil {
-		return nil, err
-	}
-	if d.cfg.Cgroup == "" && !host.Delegated() {
-		if host.Bounded() {
-			return nil, glovebox.Errorf(glovebox.CodeUnavailable,
-				"set Delegate=yes where the limit is set (systemd-run -p Delegate=yes …)",
-				"glovebox's own control group has a limit and is not its own to divide")
-		}
-		err := userscope.Enter(ctx)
-		if err == nil {
-			if host, err = cgroup.Detect(tree); err == nil && !host.Delegated() {
-				err = errors.New("the scope that systemd gave lacks memory, pids or cpu")
-			}
-		}
-		if err != nil {
-			return nil, &glovebox.Error{Code: glovebox.CodeUnavailable, Op: "find control groups", Err: err,
-				Public: "this user has no control groups, and systemd's user manager was not to be had for some", Fix: cgroup.ScopeFix}
-		}
-	}
-	d.host = host
-	return host, nil
 }
 
 // Isolation is the process rung.

@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"glovebox/driver"
+	"glovebox/internal/hostside"
 	"glovebox/internal/sandboxinit/wire"
 )
 
@@ -19,21 +20,20 @@ func GiveUp(s driver.Sandbox, path string) error {
 }
 
 // Around makes a driver see what is below proc in place of /proc, as root or not.
-func Around(d *Driver, proc string, root bool) { d.around = surroundings{proc, root} }
-
-// Spawn, Step and Unmapped are what a driver says of refusals by the kernel.
-func (d *Driver) Spawn(err error) error { return d.around.spawn(err) }
-
-func (d *Driver) Step(name string, errno unix.Errno) error {
-	return d.around.step(name, errno, errors.New("inside: "+name))
+func Around(d *Driver, proc string, root bool) {
+	d.around = hostside.Surroundings{Proc: proc, Root: root}
 }
 
-func (d *Driver) Unmapped(pool IDPool) (public, fix string) {
-	if r := d.around.unmapped(pool); r != nil {
-		return r.public, r.fix
+// Spawn, Step and Unmapped are what a driver says of refusals by the kernel.
+func (d *Driver) Spawn(err error) error { return d.around.Spawn(err) }
+
+func (d *Driver) Step(name string, errno unix.Errno) error {
+	return d.around.Step(name, errno, errors.New("inside: "+name))
+}
+
+func (d *Driver) Unmapped(pool hostside.IDPool) (public, fix string) {
+	if r := d.around.Unmapped(pool); r != nil {
+		return r.Public, r.Fix
 	}
 	return "", ""
 }
-
-// Whole is what New makes of a pool.
-func (p IDPool) Whole() (IDPool, error) { return p.whole() }

@@ -12,6 +12,7 @@ import (
 	"glovebox"
 	"glovebox/driver"
 	"glovebox/internal/boot"
+	"glovebox/internal/hostside"
 	"glovebox/internal/sandboxinit/wire"
 )
 
@@ -34,7 +35,7 @@ func (d *Driver) Hold(ctx context.Context, spec driver.Spec, hold driver.Hold) (
 		}
 		argv := boot.Held(hold.Lang, cold[0], cold[len(cold)-1], hold.Modules)
 		return s.bring(ctx, &wire.Exec{Argv: bytesOf(argv), Env: bytesOf(hold.Command.Env), Dir: hold.Command.Dir, Stdin: true,
-			Held: true}, nil)
+			Held: true})
 	})
 }
 
@@ -139,10 +140,10 @@ func (s heldSandbox) Lost() <-chan struct{} {
 func (s heldSandbox) Resize(l glovebox.Limits) error {
 	now := s.spec.Limits
 	same := now.Disk == l.Disk && now.Files == l.Files && now.OpenFiles == l.OpenFiles && now.CPUs == l.CPUs
-	if s.held == nil || !same || inMemory(now) != inMemory(l) {
+	if s.held == nil || !same || hostside.InMemory(now) != hostside.InMemory(l) {
 		return errors.New("resize sandbox: it is in use, or made for another disk, number of files or of CPUs")
 	}
-	if err := checkOwnLimits(l); err != nil {
+	if err := hostside.CheckOwnLimits(l); err != nil {
 		return err
 	}
 	s.spec.Limits = l

@@ -18,6 +18,7 @@ import (
 	"glovebox/driver"
 	"glovebox/driver/process"
 	"glovebox/internal/boot"
+	"glovebox/internal/hostside"
 	"glovebox/internal/image"
 )
 
@@ -281,7 +282,7 @@ func TestSweepOfATakenToken(t *testing.T) {
 	const onlyBlock = 0x70800000
 	start := func(id string) driver.Sandbox {
 		d, err := process.New(process.Config{Init: initBinary, Cgroup: cgroup, ScratchDir: t.TempDir(), RuntimeDir: t.TempDir(),
-			IDs: process.IDPool{Start: onlyBlock, Count: 16}})
+			IDs: hostside.IDPool{Start: onlyBlock, Count: 16}})
 		if err != nil {
 			t.Fatal(err)
 		}

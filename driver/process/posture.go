@@ -48,7 +48,7 @@ func (s *sandbox) readPosture(f *wire.Started) (glovebox.Posture, error) {
 	if err := s.checkIDs(status, f.UIDMap); err != nil {
 		return nil, err
 	}
-	p["user"] = s.ids.describe()
+	p["user"] = s.ids.Describe()
 	own, err := ownNamespaces(f.Namespaces, "")
 	if err != nil {
 		return nil, err
@@ -189,11 +189,11 @@ func (s *sandbox) checkIDs(status map[string]string, uidMap string) error {
 	if status["Uid"] != want || status["Gid"] != want {
 		return postureError("user ids are %q and group ids %q", status["Uid"], status["Gid"])
 	}
-	if groups := status["Groups"]; groups != "" && !s.ids.single {
+	if groups := status["Groups"]; groups != "" && !s.ids.Single {
 		return postureError("it has groups %q", groups)
 	}
-	outside := fmt.Sprint(s.ids.program)
-	if s.origin.from != nil && s.ids.single {
+	outside := fmt.Sprint(s.ids.Program)
+	if s.origin.from != nil && s.ids.Single {
 		outside = fmt.Sprint(wire.ProgramID) // as its template has it
 	}
 	for line := range strings.Lines(uidMap) {
@@ -265,7 +265,7 @@ func (s *sandbox) readMounts(mountinfo string, p glovebox.Posture) error {
 func (s *sandbox) readTemplatePosture(f *wire.Started) (glovebox.Posture, error) {
 	status := statusFields(f.Status)
 	caps := noCaps
-	if !s.ids.single {
+	if !s.ids.Single {
 		caps = "00000000000000c0" // CAP_SETGID and CAP_SETUID
 	}
 	if err := checkStatus("the template", status, [][2]string{

@@ -166,12 +166,3 @@ func exitOf(e *wire.Ended) driver.Exit {
 	x.Code = status.ExitStatus()
 	return x
 }
-
-// explainFailure says which step of init failed and what mends the reasons that an operator can mend.
-func (s surroundings) explainFailure(f *wire.Failed) error {
-	err := fmt.Errorf("inside: %s: %s", f.Step, f.Detail)
-	if f.Errno != 0 {
-		err = fmt.Errorf("inside: %s: %w", f.Step, unix.Errno(f.Errno))
-	}
-	return s.step(f.Step, unix.Errno(f.Errno), err)
-}

@@ -6,15 +6,16 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 
-	"glovebox"
 	"glovebox/driver"
 	"glovebox/internal/cgroup"
 	"glovebox/internal/cleanup"
+	"glovebox/internal/hostside"
 	"glovebox/internal/sandboxinit/wire"
 )
 
@@ -23,10 +24,10 @@ type sandbox struct {
 	driver   *Driver
 	spec     driver.Spec
 	origin   origin
-	ids      *ids
+	ids      *hostside.IDs
 	group    *cgroup.Group
 	conn     *wire.Conn // the lifeline
-	init     *initProcess
+	init     *hostside.Init
 	gone     chan struct{} // closed when init has been reaped, and so everything inside is dead
 	data     *os.File
 	baseline int64 // bytes of data in use before the program
@@ -70,7 +71,7 @@ func (s *sandbox) listen() {
 		default:
 			// An answer that nobody asked for: init is not what it was.
 			wire.CloseAll(files)
-			_ = s.init.kill()
+			_ = s.init.Kill()
 		}
 	}
 	s.end(driver.Exit{Lost: true})
@@ -105,7 +106,7 @@ func (s *sandbox) await(ctx context.Context) (reply, error) {
 	}
 	if f := r.message.Failed; f != nil {
 		wire.CloseAll(r.files)
-		return reply{}, s.driver.around.explainFailure(f)
+		return reply{}, s.driver.around.Failure(f)
 	}
 	return r, nil
 }
@@ -124,7 +125,7 @@ func (s *sandbox) ask(ctx context.Context, m wire.Message, files ...*os.File) (r
 	r, err := s.await(ctx)
 	if err != nil && ctx.Err() != nil {
 		s.silent = true
-		_ = s.init.kill()
+		_ = s.init.Kill()
 	}
 	return r, err
 }
@@ -170,47 +171,14 @@ func (s *sandbox) Open(path string) (*os.File, error) {
 	return r.files[0], nil
 }
 
-// measure reads the state of the file system that f is on.
-func measure(f *os.File) (unix.Statfs_t, error) {
-	var st unix.Statfs_t
-	if err := unix.Fstatfs(wire.FD(f), &st); err != nil {
-		return st, fmt.Errorf("measure workspace: %w", err)
-	}
-	return st, nil
-}
-
 // Disk measures the sandbox's own file system.
 func (s *sandbox) Disk() (driver.DiskUse, error) {
-	st, err := measure(s.data)
-	if err != nil {
-		return driver.DiskUse{}, err
-	}
-	use := driver.DiskUse{
-		Used:      max((int64(st.Blocks)-int64(st.Bfree))*st.Bsize-s.baseline, 0),
-		FreeBytes: int64(st.Bavail) * st.Bsize,
-		FreeFiles: int64(st.Ffree),
-	}
-	if !inMemory(s.spec.Limits) {
-		use.FreeBytes = freeOnDisk(use, int64(s.spec.Limits.Disk))
-	}
-	return use, nil
-}
-
-// freeOnDisk says what is left where the workspace is an ext4. Its tables leave a few blocks beyond the limit, and it
-// refuses a large write as a whole when the blocks left do not hold all of the (up to 2 MiB) page cache folio that the write
-// starts.
-func freeOnDisk(use driver.DiskUse, limit int64) int64 {
-	folio := min(2*int64(glovebox.MiB), limit/32)
-	left := min(use.FreeBytes, limit-use.Used)
-	if left < folio {
-		return 0
-	}
-	return left
+	return hostside.DiskUse(s.data, s.baseline, s.spec.Limits)
 }
 
 // endInit ends init, and with it everything in its process namespace, and waits until the kernel says so.
 func (s *sandbox) endInit(ctx context.Context) error {
-	if err := s.init.kill(); err != nil {
+	if err := s.init.Kill(); err != nil {
 		return err
 	}
 	select {
@@ -256,11 +224,11 @@ func (s *sandbox) close(ctx context.Context) error {
 // releaseIDs lets others have the ids, but not while something may still run under them.
 func (s *sandbox) releaseIDs(context.Context) error {
 	if s.init == nil {
-		return s.ids.release()
+		return s.ids.Release()
 	}
 	select {
 	case <-s.gone:
-		return s.ids.release()
+		return s.ids.Release()
 	default:
 		return errors.New("init has not ended: its ids stay taken until this process ends")
 	}
@@ -300,11 +268,19 @@ func (s *sandbox) Exec(ctx context.Context, cmd driver.Command) (driver.Process,
 		}
 		defer code.Close()
 	}
+	if n := len(cmd.Files); n > driver.MaxFiles || n > 0 && s.held != nil {
+		return nil, fmt.Errorf("execute: %d descriptors, and a program gets %d at most, an interpreter that waits none", n,
+			driver.MaxFiles)
+	}
 	if s.held != nil {
 		return s.resume(ctx, cmd, code)
 	}
+	first := cmd.Files
+	if code != nil {
+		first = append([]*os.File{code}, first...)
+	}
 	p, err := s.bring(ctx, &wire.Exec{Argv: bytesOf(cmd.Argv), Env: bytesOf(cmd.Env), Dir: cmd.Dir, HasCode: code != nil,
-		CodeName: cmd.CodeName, Stdin: cmd.Stdin != nil}, code)
+		CodeName: cmd.CodeName, Files: len(cmd.Files), Stdin: cmd.Stdin != nil}, first...)
 	if err != nil {
 		return nil, err
 	}
@@ -318,13 +294,10 @@ func (s *sandbox) Exec(ctx context.Context, cmd driver.Command) (driver.Process,
 	return p, nil
 }
 
-// bring brings a program to the gate, in its control groups, and checks there that its fence is complete. first is the
-// descriptor that comes before those of the control groups, if there is one.
-func (s *sandbox) bring(ctx context.Context, e *wire.Exec, first *os.File) (*process, error) {
-	var files []*os.File
-	if first != nil {
-		files = append(files, first)
-	}
+// bring brings a program to the gate, in its control groups, and checks there that its fence is complete. first are the
+// descriptors that come before those of the control groups.
+func (s *sandbox) bring(ctx context.Context, e *wire.Exec, first ...*os.File) (*process, error) {
+	files := slices.Clone(first)
 	if into := s.group.Unified(); into != nil && !e.Forked {
 		e.BornIn, files = true, append(files, into)
 	}

@@ -12,30 +12,12 @@ import (
 	"glovebox"
 	"glovebox/driver"
 	"glovebox/internal/cgroup"
+	"glovebox/internal/hostside"
 	"glovebox/internal/sandboxinit/wire"
 )
 
 // startTimeout bounds a start on a machine that is very busy; it usually takes a few milliseconds.
 const startTimeout = 30 * time.Second
-
-// namespaces are made fresh for each sandbox, at the creation of its first process. The control group namespace is made by
-// the program's own process once it has joined its groups, so that it sees itself at the top.
-const namespaces = unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWNET | unix.CLONE_NEWIPC |
-	unix.CLONE_NEWUTS
-
-// initCapabilities are held inside the sandbox's own user namespace only, over nothing that belongs to the host.
-var initCapabilities = []uintptr{
-	unix.CAP_SYS_ADMIN,               // mounts, host name, control group namespace
-	unix.CAP_SETUID, unix.CAP_SETGID, // become init, then the program
-	unix.CAP_SETPCAP,                // drop the program's bounds
-	unix.CAP_NET_ADMIN,              // loopback up
-	unix.CAP_CHOWN, unix.CAP_FOWNER, // the program's folders and pipes
-	unix.CAP_DAC_OVERRIDE,              // open outputs whatever their modes
-	unix.CAP_DAC_READ_SEARCH,           //
-	unix.CAP_KILL, unix.CAP_SYS_PTRACE, // end the program; read its namespaces, listen for it
-	unix.CAP_SYS_RESOURCE,                  // lower what the kernel lends to its own user namespace
-	unix.CAP_SYS_CHROOT, unix.CAP_SYS_NICE, // pivot_root; oom score
-}
 
 // start makes a sandbox of what of says.
 func (d *Driver) start(ctx context.Context, spec driver.Spec, of origin) (*sandbox, error) {
@@ -44,7 +26,7 @@ func (d *Driver) start(ctx context.Context, spec driver.Spec, of origin) (*sandb
 	if err := d.checkMachine(spec.Limits); err != nil {
 		return nil, err
 	}
-	i, err := d.takeIDs()
+	i, err := hostside.TakeIDs(d.cfg.IDs, d.cfg.RuntimeDir)
 	if err != nil {
 		return nil, err
 	}
@@ -63,22 +45,22 @@ func (d *Driver) start(ctx context.Context, spec driver.Spec, of origin) (*sandb
 // start makes the control groups and starts init in its namespaces, then tells it what to build and sets the limits
 // meanwhile.
 func (s *sandbox) start(ctx context.Context) error {
-	host, err := s.driver.findGroups(ctx)
+	host, err := s.driver.groups.Find(ctx)
 	if err != nil {
 		return fmt.Errorf("find control groups: %w", err)
 	}
-	name := s.ids.groupName(s.spec.ID)
+	name := s.ids.GroupName(s.spec.ID)
 	if s.origin.from != nil {
 		s.group, err = s.origin.from.box.group.Below(name)
 	} else {
-		s.group, err = host.New(s.driver.parent(host), name)
+		s.group, err = host.New(s.driver.groups.Parent(host), name)
 	}
 	if err != nil {
 		return fmt.Errorf("make control groups: %w", err)
 	}
-	bearer := s.ids.init // whoever bears the program
+	bearer := s.ids.Init // whoever bears the program
 	if s.origin.from != nil {
-		bearer = s.origin.from.box.ids.init
+		bearer = s.origin.from.box.ids.Init
 	}
 	if err := s.group.Delegate(int(bearer), int(bearer)); err != nil {
 		return fmt.Errorf("make control groups: %w", err)
@@ -101,8 +83,7 @@ func (s *sandbox) start(ctx context.Context) error {
 			return fmt.Errorf("limit control groups: %w", err)
 		}
 	}
-	// What cannot be swept now will be at a later start.
-	s.driver.swept.Do(func() { _ = s.driver.sweep(host, s.ids.token, name) })
+	s.driver.groups.SweepOnce(host, s.ids.Token, name)
 	return s.awaitReady(ctx)
 }
 
@@ -139,7 +120,7 @@ func (s *sandbox) spawn(ctx context.Context) error {
 		return err
 	}
 	defer far.Close()
-	var started *initProcess
+	var started *hostside.Init
 	if s.origin.from != nil {
 		started, err = s.origin.from.fork(ctx, s, far)
 	} else {
@@ -152,7 +133,7 @@ func (s *sandbox) spawn(ctx context.Context) error {
 	s.replies, s.lost = make(chan reply, 1), make(chan struct{})
 	go func() {
 		// An init that cannot be waited for counts as alive: its ids stay taken.
-		if started.wait() == nil {
+		if started.Wait() == nil {
 			close(s.gone)
 		}
 	}()
@@ -160,14 +141,14 @@ func (s *sandbox) spawn(ctx context.Context) error {
 	if s.origin.from != nil {
 		return nil
 	}
-	if err := s.writeMaps(ctx, started.pid); err != nil {
+	if err := s.ids.WriteMaps(ctx, started.PID, s.origin.template); err != nil {
 		return fmt.Errorf("map ids: %w", err)
 	}
 	return nil
 }
 
 // spawnFresh starts an init of this process's own.
-func (s *sandbox) spawnFresh(far *os.File) (*initProcess, error) {
+func (s *sandbox) spawnFresh(far *os.File) (*hostside.Init, error) {
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
 		return nil, fmt.Errorf("open null device: %w", err)
@@ -177,9 +158,9 @@ func (s *sandbox) spawnFresh(far *os.File) (*initProcess, error) {
 	if f := s.group.Cradle(); f != nil {
 		cradle = wire.FD(f)
 	}
-	started, err := spawnInit(s.driver.cfg.Init, null, far, cradle)
+	started, err := hostside.Spawn(s.driver.cfg.Init, null, far, cradle)
 	if err != nil {
-		return nil, s.driver.around.spawn(err)
+		return nil, s.driver.around.Spawn(err)
 	}
 	return started, nil
 }
@@ -187,7 +168,7 @@ func (s *sandbox) spawnFresh(far *os.File) (*initProcess, error) {
 func (s *sandbox) sendSetup(ctx context.Context) error {
 	spec := s.spec
 	setup := &wire.Setup{
-		SingleID: s.ids.single, KeepOwner: s.ids.keepOwner, Template: s.origin.template, Inputs: spec.Inputs,
+		SingleID: s.ids.Single, KeepOwner: s.ids.KeepOwner, Template: s.origin.template, Inputs: spec.Inputs,
 		DiskBytes: int64(spec.Limits.Disk), DiskFiles: spec.Limits.Files,
 		Hostname: hostname, Filter: s.filter(), OpenFiles: uint64(spec.Limits.OpenFiles),
 		Landlock: s.driver.abi() > 0 && !s.origin.template,
@@ -212,8 +193,8 @@ func (s *sandbox) sendSetup(ctx context.Context) error {
 		setup.Inputs = inside
 	}
 	var files []*os.File
-	if !inMemory(spec.Limits) {
-		disk, err := s.driver.makeDisk(ctx, spec.Limits, s.ids)
+	if !hostside.InMemory(spec.Limits) {
+		disk, err := hostside.MakeDisk(ctx, s.driver.cfg.ScratchDir, spec.Limits, s.ids)
 		if err != nil {
 			return fmt.Errorf("make workspace: %w", err)
 		}
@@ -246,7 +227,7 @@ func (s *sandbox) awaitReady(ctx context.Context) error {
 		wire.CloseAll(r.files)
 		return errors.New("build sandbox: unexpected answer")
 	}
-	st, err := measure(r.files[0])
+	st, err := hostside.Measure(r.files[0])
 	if err != nil {
 		wire.CloseAll(r.files)
 		return err
@@ -262,18 +243,18 @@ func (d *Driver) checkMachine(l glovebox.Limits) error {
 	if err := d.checkFence(); err != nil {
 		return err
 	}
-	return checkOwnLimits(l)
+	return hostside.CheckOwnLimits(l)
 }
 
 // checkFence refuses where ids or a fence are missing.
 func (d *Driver) checkFence() error {
-	if d.around.root {
+	if d.around.Root {
 		if r := d.unmapped(); r != nil {
-			return r.error("take ids", nil)
+			return r.Because("take ids", nil)
 		}
 	}
-	if d.abi() == 0 && !d.accepts("landlock") && d.around.filtered() {
-		return glovebox.Errorf(glovebox.CodeUnavailable, seccompFix,
+	if d.abi() == 0 && !d.accepts("landlock") && d.around.Filtered() {
+		return glovebox.Errorf(glovebox.CodeUnavailable, hostside.SeccompFix,
 			"a filter of system calls over Glovebox, as containers have it, hides Landlock, the second fence on files")
 	}
 	if d.abi() == 0 && !d.accepts("landlock") {

@@ -20,6 +20,7 @@ import (
 
 	"glovebox"
 	"glovebox/driver/process"
+	"glovebox/internal/hostside"
 )
 
 // aroundEnv makes the test binary surround itself as its value says, and print what a driver finds there.
@@ -301,7 +302,7 @@ func TestRefusalsAreExplained(t *testing.T) {
 		"whole": {whole, "", ""}, "rootless": {small, "no ids to give", "--userns=host"},
 		"some": {"0 100000 65536\n65536 300000 131072\n", "not in its map", `uid_pool: "65536:65536"`},
 	} {
-		detail, fix := around(t, map[string]string{"self/uid_map": c.table}, true).Unmapped(process.IDPool{Start: 0x70000000, Count: 1 << 16})
+		detail, fix := around(t, map[string]string{"self/uid_map": c.table}, true).Unmapped(hostside.IDPool{Start: 0x70000000, Count: 1 << 16})
 		if !strings.Contains(detail, c.detail) || !strings.Contains(fix, c.fix) || (c.fix == "") != (fix == "") {
 			t.Errorf("%s: %q %q", name, detail, fix)
 		}

@@ -21,6 +21,7 @@ import (
 	"glovebox"
 	"glovebox/driver"
 	"glovebox/internal/boot"
+	"glovebox/internal/hostside"
 	"glovebox/internal/sandboxinit/wire"
 )
 
@@ -193,7 +194,7 @@ func (t *template) Fork(ctx context.Context, spec driver.Spec) (driver.HeldSandb
 		return nil, errClosed
 	}
 	s, err := t.driver.hold(ctx, spec, t.hold, origin{from: t, held: t.hold.Memory}, func(s *sandbox) (*process, error) {
-		return s.bring(ctx, &wire.Exec{Dir: t.hold.Command.Dir, Forked: true}, nil)
+		return s.bring(ctx, &wire.Exec{Dir: t.hold.Command.Dir, Forked: true})
 	})
 	if err != nil {
 		return nil, errors.Join(err, t.said.error())
@@ -248,7 +249,7 @@ const answerLimit = 10 * time.Second
 // fork has the template make a copy of itself, with far as the control socket of the copy's init. One that does not
 // answer is ended, since an answer that comes late must not be taken for that of another order; that a caller gives up
 // is no reason.
-func (t *template) fork(ctx context.Context, s *sandbox, far *os.File) (*initProcess, error) {
+func (t *template) fork(ctx context.Context, s *sandbox, far *os.File) (*hostside.Init, error) {
 	t.asking.Lock()
 	defer t.asking.Unlock()
 	if ctx.Err() != nil {
@@ -259,8 +260,8 @@ func (t *template) fork(ctx context.Context, s *sandbox, far *os.File) (*initPro
 		return nil, err
 	}
 	defer wire.CloseAll(parents)
-	ids := lines(s.ids.extents(wire.ProgramID, IDPool{}))
-	order := bytes.Join([][]byte{[]byte("fork"), []byte(one(s.ids.single)), []byte(one(s.group.Unified() != nil)),
+	ids := s.ids.Map(wire.ProgramID)
+	order := bytes.Join([][]byte{[]byte("fork"), []byte(one(s.ids.Single)), []byte(one(s.group.Unified() != nil)),
 		[]byte(strconv.Itoa(len(parents))), []byte(capabilityList()), []byte(ids)}, []byte{0})
 	fds := []int{wire.FD(far), wire.FD(t.init)}
 	if s.group.Unified() != nil {
@@ -277,7 +278,7 @@ func (t *template) fork(ctx context.Context, s *sandbox, far *os.File) (*initPro
 	defer cancel()
 	answer, files, err := t.receive(ctx)
 	if err != nil {
-		_ = t.box.init.kill()
+		_ = t.box.init.Kill()
 		return nil, fmt.Errorf("order a copy: %w", err)
 	}
 	if answer != "copy" || len(files) != 1 {
@@ -294,27 +295,22 @@ func one(b bool) string {
 	return "0"
 }
 
-// capabilityList is initCapabilities for whoever starts the init of a copy.
+// capabilityList is hostside.InitCapabilities for whoever starts the init of a copy.
 func capabilityList() string {
-	list := make([]string, len(initCapabilities))
-	for i, c := range initCapabilities {
+	list := make([]string, len(hostside.InitCapabilities))
+	for i, c := range hostside.InitCapabilities {
 		list[i] = strconv.Itoa(int(c))
 	}
 	return strings.Join(list, " ")
 }
 
 // holdCopy takes over a descriptor of an init that is not this process's child.
-func holdCopy(pidfd *os.File) (*initProcess, error) {
+func holdCopy(pidfd *os.File) (*hostside.Init, error) {
 	fd, err := unix.FcntlInt(pidfd.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	if err := errors.Join(err, pidfd.Close()); err != nil {
 		return nil, os.NewSyscallError("fcntl", err)
 	}
-	p, err := holdInit(0, fd)
-	if err != nil {
-		return nil, err
-	}
-	p.child = false
-	return p, nil
+	return hostside.HoldInit(0, fd, false)
 }
 
 // inside is the path at which the template shows a folder of the host below that of its inputs.

@@ -68,6 +68,7 @@ type child struct {
 	openFiles  uint64
 	landlock   int
 	hold       int     // what becomes wire.HoldFD, -1 for nothing
+	given      []int   // what becomes wire.FirstFile and the next ones
 	closeFrom  uintptr // the first descriptor that the program does not get
 	template   bool    // the program makes copies of itself
 	keep       [2]unix.CapUserData
@@ -108,6 +109,14 @@ func (c *child) start() (*started, error) {
 	}
 	defer unix.Close(gate[0])
 	c.report, c.gate = report[1], gate[0]
+	moved, err := c.makeRoom()
+	defer func() { closeAll(moved) }()
+	if err != nil {
+		unix.Close(report[0])
+		unix.Close(report[1])
+		unix.Close(gate[1])
+		return nil, step("make room for the program's descriptors", err)
+	}
 	copy(c.zero[:], "0")
 	copy(c.oom[:], "1000")
 	c.capHeader = unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
@@ -130,6 +139,8 @@ func (c *child) start() (*started, error) {
 		return nil, step("fork", errno)
 	}
 	// The child's own end must be closed here, or its death would not end the pipe.
+	closeAll(moved)
+	moved = nil
 	unix.Close(report[1])
 	said, err := w.read()
 	if err == nil && said.step != stepFenced {
@@ -144,6 +155,39 @@ func (c *child) start() (*started, error) {
 		return nil, err
 	}
 	return w, nil
+}
+
+// maxGiven bounds the descriptors that a program is given.
+const maxGiven = 16
+
+// makeRoom copies what the child still needs once it has put the program's descriptors in place, and these themselves, out
+// of the way of their places. What it returns is closed here once the child has been forked.
+func (c *child) makeRoom() (moved []int, err error) {
+	if len(c.given) == 0 {
+		return nil, nil
+	}
+	const above = wire.FirstFile + maxGiven
+	needed := []*int{&c.report, &c.gate}
+	if c.landlock >= 0 {
+		needed = append(needed, &c.landlock)
+	}
+	for i := range c.given {
+		needed = append(needed, &c.given[i])
+	}
+	for _, n := range needed {
+		fd, err := unix.FcntlInt(uintptr(*n), unix.F_DUPFD_CLOEXEC, above)
+		if err != nil {
+			return moved, err
+		}
+		*n, moved = fd, append(moved, fd)
+	}
+	return moved, nil
+}
+
+func closeAll(fds []int) {
+	for _, fd := range fds {
+		unix.Close(fd)
+	}
 }
 
 func (w *started) close() {
@@ -307,6 +351,11 @@ func (c *child) prepare() syscall.Errno {
 	}
 	if c.hold >= 0 {
 		if _, _, e := syscall.RawSyscall(syscall.SYS_DUP3, uintptr(c.hold), wire.HoldFD, 0); e != 0 {
+			return e
+		}
+	}
+	for i := 0; i < len(c.given); i++ {
+		if _, _, e := syscall.RawSyscall(syscall.SYS_DUP3, uintptr(c.given[i]), uintptr(wire.FirstFile+i), 0); e != 0 {
 			return e
 		}
 	}

@@ -50,6 +50,10 @@ func (s *sandbox) exec(e *wire.Exec, files []*os.File) error {
 	if e.Forked {
 		return s.adopt(e, files)
 	}
+	given, files, err := takeGiven(e, files)
+	if err != nil {
+		return s.fail(step("take the program's descriptors", err))
+	}
 	hold, far, files, err := s.holdSocket(e, files)
 	if err != nil {
 		return s.fail(step("make the socket to wait at", err))
@@ -73,6 +77,7 @@ func (s *sandbox) exec(e *wire.Exec, files []*os.File) error {
 		}
 	}()
 	c := s.newChild(e, p, files)
+	c.give(given)
 	if hold >= 0 {
 		c.hold, c.closeFrom = hold, wire.HoldFD+1
 	}
@@ -250,6 +255,30 @@ func (s *sandbox) newChild(e *wire.Exec, p *pipes, cgroups []*os.File) *child {
 		Filter: (*unix.SockFilter)(unsafe.Pointer(unsafe.SliceData(filter))),
 	}
 	return c
+}
+
+// takeGiven divides what the program is to have of its own from what comes after.
+func takeGiven(e *wire.Exec, files []*os.File) (given, rest []*os.File, err error) {
+	switch {
+	case e.Files == 0:
+		return nil, files, nil
+	case e.Files < 0 || e.Files > maxGiven || e.Held || e.Channel:
+		return nil, nil, errors.New("too many, or for what takes none")
+	case len(files) < e.Files:
+		return nil, nil, errors.New("descriptors missing")
+	}
+	return files[:e.Files], files[e.Files:], nil
+}
+
+// give hands descriptors to the program, which finds them from wire.FirstFile on.
+func (c *child) give(files []*os.File) {
+	if len(files) == 0 {
+		return
+	}
+	for _, f := range files {
+		c.given = append(c.given, wire.FD(f))
+	}
+	c.closeFrom = wire.FirstFile + uintptr(len(files))
 }
 
 // setCPUs takes the CPUs to run on; none is all that the control groups leave.

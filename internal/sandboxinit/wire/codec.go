@@ -239,6 +239,7 @@ func (e *Exec) fields(c *codec) {
 	c.text(&e.Dir)
 	c.flag(&e.HasCode)
 	c.text(&e.CodeName)
+	integer(c, &e.Files)
 	c.flag(&e.BornIn)
 	integer(c, &e.CgroupFiles)
 	list(c, &e.CPUs, func(n *int) { integer(c, n) })

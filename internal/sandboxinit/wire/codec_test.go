@@ -22,7 +22,7 @@ func messages() map[string]Message {
 		"ready": {Ready: &Ready{LandlockABI: 7, Buffer: "4096\t4096\t4096"}},
 		"exec": {Exec: &Exec{
 			Argv: [][]byte{[]byte("sh"), {}, {0xff, '\n'}}, Env: [][]byte{[]byte("A=b")}, Dir: "/workspace", HasCode: true,
-			CodeName: "main.py", BornIn: true, CgroupFiles: 5, CPUs: []int{0, 300}, Freezer: true, Stdin: true,
+			CodeName: "main.py", Files: 3, BornIn: true, CgroupFiles: 5, CPUs: []int{0, 300}, Freezer: true, Stdin: true,
 			Held: true, Forked: true, Channel: true,
 		}},
 		"started": {Started: &Started{

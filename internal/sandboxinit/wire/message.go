@@ -83,7 +83,7 @@ type Ready struct {
 	Buffer      string // net.ipv4.tcp_rmem as the kernel shows it inside
 }
 
-// Exec starts the program. Descriptors: the code (if HasCode), then the folder of a version 2 control group for the child to
+// Exec starts the program. Descriptors: the code (if HasCode), then Files that become the program's, then the folder of a version 2 control group for the child to
 // be born in (if BornIn), then CgroupFiles files of version 1 groups that the child writes "0" to in order to join, then the
 // state of their freezer (if Freezer). A driver that freezes may die before it thaws, and in a frozen group nothing dies:
 // init thaws it when the lifeline closes.
@@ -93,6 +93,7 @@ type Exec struct {
 	Dir         string
 	HasCode     bool
 	CodeName    string
+	Files       int // descriptors that become the program's from FirstFile on; not of what is held, forked or a template
 	BornIn      bool
 	CgroupFiles int
 	CPUs        []int // those to be kept to by affinity; none: all that the control groups leave
@@ -213,6 +214,9 @@ const ControlFD = 3
 
 // HoldFD is the descriptor on which a held interpreter waits for its code, and a template for its orders.
 const HoldFD = 3
+
+// FirstFile is the first descriptor of a program beyond the standard streams, where it was given some.
+const FirstFile = 3
 
 // ForkFD is the descriptor on which the init of a forked sandbox finds the socket of the program's process.
 const ForkFD = 4

@@ -1,4 +1,4 @@
-package process
+package hostside
 
 import (
 	"os"
@@ -52,7 +52,7 @@ func TestSubordinates(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
-			s := subordinates{filepath.Join(dir, "subuid"), filepath.Join(dir, "subgid")}
+			s := Subordinates{filepath.Join(dir, "subuid"), filepath.Join(dir, "subgid")}
 			for path, text := range map[string]string{s.uids: c.uids, s.gids: c.gids} {
 				if text == absent {
 					continue
@@ -61,14 +61,14 @@ func TestSubordinates(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			own, ok := s.own(4242, c.account)
+			own, ok := s.Own(4242, c.account)
 			if own != c.own || ok != (c.own.Count > 0) {
 				t.Errorf("own ids %v, %v, want %v", own, ok, c.own)
 			}
 			if ok && !c.noHelper {
 				return
 			}
-			if fix := strings.ReplaceAll(s.fix(4242, c.account, ok, !c.noHelper), dir, "FOLDER"); fix != c.fix {
+			if fix := strings.ReplaceAll(s.Fix(4242, c.account, ok, !c.noHelper), dir, "FOLDER"); fix != c.fix {
 				t.Errorf("fix  %s\nwant %s", fix, c.fix)
 			}
 		})
@@ -77,8 +77,8 @@ func TestSubordinates(t *testing.T) {
 
 // TestSubordinatesUnread: nothing is proposed where a file cannot be read.
 func TestSubordinatesUnread(t *testing.T) {
-	s := subordinates{t.TempDir(), "/nowhere"} // a folder
-	if fix := s.fix(1, "me", false, true); !strings.HasPrefix(fix, "look through ") {
+	s := Subordinates{t.TempDir(), "/nowhere"} // a folder
+	if fix := s.Fix(1, "me", false, true); !strings.HasPrefix(fix, "look through ") {
 		t.Errorf("proposed without a look: %s", fix)
 	}
 }

@@ -1,4 +1,4 @@
-package process
+package hostside
 
 import (
 	"errors"
@@ -28,11 +28,11 @@ type newborn struct {
 	errno     syscall.Errno
 }
 
-// spawnInit starts init in fresh namespaces, born in the control group that cradle is open on (-1 for none), with far as its
+// Spawn starts init in fresh namespaces, born in the control group that cradle is open on (-1 for none), with far as its
 // control socket and nothing else of ours. The large process that this is part of is not copied for it: package os would
 // copy the page tables as soon as a user namespace is asked for, which costs milliseconds and every page of ours a fault
 // later.
-func spawnInit(path string, null, far *os.File, cradle int) (*initProcess, error) {
+func Spawn(path string, null, far *os.File, cradle int) (*Init, error) {
 	name, err := unix.BytePtrFromString(path)
 	if err != nil {
 		return nil, err
@@ -42,14 +42,14 @@ func spawnInit(path string, null, far *os.File, cradle int) (*initProcess, error
 		// Init does one thing at a time, and a change of ids has to stop each thread that it has.
 		env: [2]*byte{unsafe.StringData("GOMAXPROCS=1\x00")},
 		clone: rawfork.CloneArgs{
-			Flags: namespaces | unix.CLONE_VFORK | unix.CLONE_VM | unix.CLONE_PIDFD, ExitSignal: uint64(syscall.SIGCHLD),
+			Flags: Namespaces | unix.CLONE_VFORK | unix.CLONE_VM | unix.CLONE_PIDFD, ExitSignal: uint64(syscall.SIGCHLD),
 		},
 		header: unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3},
 	}
 	if cradle >= 0 {
 		n.clone.Flags, n.clone.Cgroup = n.clone.Flags|unix.CLONE_INTO_CGROUP, uint64(cradle)
 	}
-	for _, c := range initCapabilities {
+	for _, c := range InitCapabilities {
 		bit := uint32(1) << (c % 32)
 		n.caps[c/32].Effective |= bit
 		n.caps[c/32].Permitted |= bit
@@ -75,14 +75,14 @@ func spawnInit(path string, null, far *os.File, cradle int) (*initProcess, error
 	if errno != 0 {
 		return nil, os.NewSyscallError("clone3", errno)
 	}
-	p, err := holdInit(pid, int(n.pidfd))
+	p, err := HoldInit(pid, int(n.pidfd), true)
 	if n.errno == 0 {
 		return p, err
 	} else if err != nil {
 		return nil, err
 	}
 	// A child that could not become init has ended.
-	return nil, errors.Join(os.NewSyscallError("execve", n.errno), p.wait())
+	return nil, errors.Join(os.NewSyscallError("execve", n.errno), p.Wait())
 }
 
 //go:norace

@@ -1,4 +1,4 @@
-package process
+package hostside
 
 import (
 	"fmt"
@@ -14,9 +14,9 @@ import (
 // thread at work, and room for those that wait in a system call.
 const initProcesses = 32
 
-// checkOwnLimits refuses a run that a hard limit of this process stands against: the program gets what it was granted, or it
+// CheckOwnLimits refuses a run that a hard limit of this process stands against: the program gets what it was granted, or it
 // is not started.
-func checkOwnLimits(l glovebox.Limits) error {
+func CheckOwnLimits(l glovebox.Limits) error {
 	hard := map[uintptr]uint64{}
 	for _, what := range []uintptr{unix.RLIMIT_AS, unix.RLIMIT_CPU, unix.RLIMIT_DATA, unix.RLIMIT_FSIZE, unix.RLIMIT_NPROC,
 		unix.RLIMIT_NOFILE, unix.RLIMIT_CORE} {

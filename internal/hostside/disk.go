@@ -1,4 +1,4 @@
-package process
+package hostside
 
 import (
 	"context"
@@ -11,12 +11,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"glovebox"
+	"glovebox/driver"
 	"glovebox/internal/cleanup"
 	"glovebox/internal/sandboxinit/wire"
 )
 
-// inMemory reports whether the sandbox's own file system is a tmpfs: fast, and charged to the run's memory.
-func inMemory(l glovebox.Limits) bool { return l.Disk+glovebox.MemoryBesideDisk <= l.Memory }
+// InMemory reports whether the sandbox's own file system is a tmpfs: fast, and charged to the run's memory.
+func InMemory(l glovebox.Limits) bool { return l.Disk+glovebox.MemoryBesideDisk <= l.Memory }
 
 // inMemoryInstead says which limits do without a workspace on disk. A --disk that is left out gives way to --memory.
 func inMemoryInstead(l glovebox.Limits) string {
@@ -32,10 +33,10 @@ func inMemoryInstead(l glovebox.Limits) string {
 	return fix
 }
 
-// makeDisk makes the sandbox's own file system on the host's disk: a sparse file of fixed size behind a loop device. Its
+// MakeDisk makes the sandbox's own file system on the host's disk: a sparse file of fixed size behind a loop device. Its
 // size is a hard limit that also counts files that are open but no longer have a name. What is returned is a detached mount.
-// The file has no name and the device detaches itself, so everything is gone once the last descriptor is.
-func (d *Driver) makeDisk(ctx context.Context, l glovebox.Limits, i *ids) (_ *os.File, err error) {
+// The file lies in scratch without a name and the device detaches itself, so everything is gone once the last descriptor is.
+func MakeDisk(ctx context.Context, scratch string, l glovebox.Limits, i *IDs) (_ *os.File, err error) {
 	if os.Getuid() != 0 {
 		return nil, glovebox.Errorf(glovebox.CodeUnavailable, inMemoryInstead(l),
 			"a workspace of %v beside %v of memory must lie on disk, and only root has a backing with a hard limit (loop)",
@@ -43,11 +44,11 @@ func (d *Driver) makeDisk(ctx context.Context, l glovebox.Limits, i *ids) (_ *os
 	}
 	var undo cleanup.Stack
 	defer func() { err = errors.Join(err, undo.Run(context.WithoutCancel(ctx))) }()
-	if err := os.MkdirAll(d.cfg.ScratchDir, 0o700); err != nil {
+	if err := os.MkdirAll(scratch, 0o700); err != nil {
 		return nil, fmt.Errorf("make scratch folder: %w", err)
 	}
 	// Without a name, so that nothing is left whenever this process ends.
-	file, err := os.OpenFile(d.cfg.ScratchDir, os.O_RDWR|unix.O_TMPFILE, 0o600)
+	file, err := os.OpenFile(scratch, os.O_RDWR|unix.O_TMPFILE, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("make backing file: %w", err)
 	}
@@ -76,7 +77,7 @@ const foldersInside = 4
 // takeSpare uses up the inodes that a file system has beyond what was granted, in its top folder, which the program never
 // sees: mkfs makes whole blocks of them.
 func takeSpare(mount *os.File, files int64) error {
-	st, err := measure(mount)
+	st, err := Measure(mount)
 	if err != nil {
 		return err
 	}
@@ -90,8 +91,8 @@ func takeSpare(mount *os.File, files int64) error {
 
 // format makes an ext4 of the size and with the inodes asked for. The tables come on top of the size, so that a program can
 // really fill it up to the limit.
-func format(ctx context.Context, file *os.File, l glovebox.Limits, i *ids) error {
-	mkfs := findProgram("mkfs.ext4")
+func format(ctx context.Context, file *os.File, l glovebox.Limits, i *IDs) error {
+	mkfs := FindProgram("mkfs.ext4")
 	if mkfs == "" {
 		return glovebox.Errorf(glovebox.CodeUnavailable, "install e2fsprogs (apt-get install e2fsprogs)",
 			"a workspace on disk needs mkfs.ext4")
@@ -103,7 +104,7 @@ func format(ctx context.Context, file *os.File, l glovebox.Limits, i *ids) error
 	}
 	cmd := exec.CommandContext(ctx, mkfs, "-q", "-F", "-b", "4096", "-m", "0", "-I", strconv.Itoa(inodeSize),
 		"-N", strconv.FormatInt(l.Files+16, 10), "-O", "^has_journal,^resize_inode",
-		"-E", fmt.Sprintf("lazy_itable_init=1,nodiscard,root_owner=%d:%d", i.init, i.init), "/proc/self/fd/3")
+		"-E", fmt.Sprintf("lazy_itable_init=1,nodiscard,root_owner=%d:%d", i.Init, i.Init), "/proc/self/fd/3")
 	cmd.Env, cmd.ExtraFiles = []string{}, []*os.File{file}
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("mkfs.ext4: %w: %.200q", err, out)
@@ -165,4 +166,42 @@ func mountDevice(device string) (*os.File, error) {
 		return nil, fmt.Errorf("empty workspace: %w", err)
 	}
 	return os.NewFile(uintptr(fd), "workspace"), nil
+}
+
+// Measure reads the state of the file system that f is on.
+func Measure(f *os.File) (unix.Statfs_t, error) {
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(wire.FD(f), &st); err != nil {
+		return st, fmt.Errorf("measure workspace: %w", err)
+	}
+	return st, nil
+}
+
+// DiskUse measures a sandbox's own file system, with limits l, of which baseline bytes were in use before the program.
+func DiskUse(f *os.File, baseline int64, l glovebox.Limits) (driver.DiskUse, error) {
+	st, err := Measure(f)
+	if err != nil {
+		return driver.DiskUse{}, err
+	}
+	use := driver.DiskUse{
+		Used:      max((int64(st.Blocks)-int64(st.Bfree))*st.Bsize-baseline, 0),
+		FreeBytes: int64(st.Bavail) * st.Bsize,
+		FreeFiles: int64(st.Ffree),
+	}
+	if !InMemory(l) {
+		use.FreeBytes = freeOnDisk(use, int64(l.Disk))
+	}
+	return use, nil
+}
+
+// freeOnDisk says what is left where the workspace is an ext4. Its tables leave a few blocks beyond the limit, and it
+// refuses a large write as a whole when the blocks left do not hold all of the (up to 2 MiB) page cache folio that the write
+// starts.
+func freeOnDisk(use driver.DiskUse, limit int64) int64 {
+	folio := min(2*int64(glovebox.MiB), limit/32)
+	left := min(use.FreeBytes, limit-use.Used)
+	if left < folio {
+		return 0
+	}
+	return left
 }

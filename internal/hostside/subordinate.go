@@ -1,4 +1,4 @@
-package process
+package hostside
 
 import (
 	"errors"
@@ -11,14 +11,14 @@ import (
 	"strings"
 )
 
-// subordinates are the files in the form of subuid(5) that say which ids users may hand out.
-type subordinates struct{ uids, gids string }
+// Subordinates are the files in the form of subuid(5) that say which ids users may hand out.
+type Subordinates struct{ uids, gids string }
 
-// systemSubordinates are those of this machine.
-func systemSubordinates() subordinates { return subordinates{"/etc/subuid", "/etc/subgid"} }
+// SystemSubordinates are those of this machine.
+func SystemSubordinates() Subordinates { return Subordinates{"/etc/subuid", "/etc/subgid"} }
 
-// account is the calling user's id and the name of its account, which is empty if there is none.
-func account() (uid int, name string) {
+// Account is the calling user's id and the name of its account, which is empty if there is none.
+func Account() (uid int, name string) {
 	uid = os.Getuid()
 	if u, err := user.LookupId(strconv.Itoa(uid)); err == nil {
 		name = u.Username
@@ -33,7 +33,7 @@ type subordinateRange struct {
 }
 
 // read reads the lines of a file that can be understood. A file that is not there has none.
-func (subordinates) read(path string) ([]subordinateRange, error) {
+func (Subordinates) read(path string) ([]subordinateRange, error) {
 	text, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
@@ -53,15 +53,15 @@ func (subordinates) read(path string) ([]subordinateRange, error) {
 	return list, nil
 }
 
-// own finds the first range of a user's subordinate ids that begins alike in both files.
-func (s subordinates) own(uid int, name string) (IDPool, bool) {
+// Own finds the first range of a user's subordinate ids that begins alike in both files.
+func (s Subordinates) Own(uid int, name string) (IDPool, bool) {
 	uids, err := s.read(s.uids)
 	gids, err2 := s.read(s.gids)
 	if err != nil || err2 != nil {
 		return IDPool{}, false
 	}
 	useless := func(r subordinateRange) bool {
-		return r.owner != strconv.Itoa(uid) && (name == "" || r.owner != name) || r.start == 0 || r.count < 2*blockSize ||
+		return r.owner != strconv.Itoa(uid) && (name == "" || r.owner != name) || r.start == 0 || r.count < 2*BlockSize ||
 			r.start+r.count >= 1<<32
 	}
 	uids, gids = slices.DeleteFunc(uids, useless), slices.DeleteFunc(gids, useless)
@@ -69,7 +69,7 @@ func (s subordinates) own(uid int, name string) (IDPool, bool) {
 		for _, g := range gids {
 			if u.start == g.start {
 				// Blocks are numbered by multiples of their size, so that two readers of the file agree.
-				skip := (blockSize - u.start%blockSize) % blockSize
+				skip := (BlockSize - u.start%BlockSize) % BlockSize
 				return IDPool{uint32(u.start + skip), uint32(min(u.count, g.count) - skip)}, true
 			}
 		}
@@ -84,7 +84,7 @@ const (
 )
 
 // free finds a range of ids that nobody has in either file.
-func (s subordinates) free() (first, last uint64, err error) {
+func (s Subordinates) free() (first, last uint64, err error) {
 	uids, err := s.read(s.uids)
 	gids, err2 := s.read(s.gids)
 	if err := errors.Join(err, err2); err != nil {
@@ -92,7 +92,7 @@ func (s subordinates) free() (first, last uint64, err error) {
 	}
 	taken := append(uids, gids...)
 	// The range of Glovebox for root is not proposed either.
-	taken = append(taken, subordinateRange{"", uint64(defaultPool.Start), uint64(defaultPool.Count)})
+	taken = append(taken, subordinateRange{"", uint64(DefaultPool.Start), uint64(DefaultPool.Count)})
 next:
 	for first = proposedFrom; first+proposedCount < 1<<32; first += proposedCount {
 		for _, r := range taken {
@@ -105,8 +105,8 @@ next:
 	return 0, 0, fmt.Errorf("no %d ids are free", proposedCount)
 }
 
-// fix says how a user gets subordinate ids and what maps them, of which one or both are missing.
-func (s subordinates) fix(uid int, name string, ids, helper bool) string {
+// Fix says how a user gets subordinate ids and what maps them, of which one or both are missing.
+func (s Subordinates) Fix(uid int, name string, ids, helper bool) string {
 	install, then, and := "", "", ""
 	if !helper {
 		install = "sudo apt-get install uidmap"

@@ -1,4 +1,4 @@
-package process
+package hostside
 
 import (
 	"errors"
@@ -8,24 +8,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// initProcess is a running init, held by descriptor so that a number that changed hands is never taken for it. (Package os
+// Init is a running init, held by descriptor so that a number that changed hands is never taken for it. (Package os
 // would do the same, but it first forks a process of its own to see whether it can.)
-type initProcess struct {
-	pid   int      // 0 for a copy, whose number out here nobody needs
+type Init struct {
+	PID   int      // 0 for a copy, whose number out here nobody needs
 	pidfd *os.File // non-blocking
 	child bool     // of this process, which has to take note of its end
 }
 
-// holdInit takes over a descriptor of a process that is the caller's child.
-func holdInit(pid, pidfd int) (*initProcess, error) {
+// HoldInit takes over a descriptor of a process, which may be a child of the caller's: pid is 0 where nobody needs it.
+func HoldInit(pid, pidfd int, child bool) (*Init, error) {
 	if err := unix.SetNonblock(pidfd, true); err != nil { // for the runtime's poller, so that waiting takes no thread
 		return nil, errors.Join(os.NewSyscallError("fcntl", err), unix.Close(pidfd))
 	}
-	return &initProcess{pid: pid, pidfd: os.NewFile(uintptr(pidfd), "init"), child: true}, nil
+	return &Init{PID: pid, pidfd: os.NewFile(uintptr(pidfd), "init"), child: child}, nil
 }
 
-// kill ends init, and with it everything in its process namespace. Killing what has ended does nothing.
-func (p *initProcess) kill() error {
+// Kill ends init, and with it everything in its process namespace. Killing what has ended does nothing.
+func (p *Init) Kill() error {
 	raw, err := p.pidfd.SyscallConn()
 	if err != nil {
 		return fmt.Errorf("end init: %w", err)
@@ -41,8 +41,8 @@ func (p *initProcess) kill() error {
 	return nil
 }
 
-// wait returns when init has ended, and been reaped where this process has to, once.
-func (p *initProcess) wait() error {
+// Wait returns when init has ended, and been reaped where this process has to, once.
+func (p *Init) Wait() error {
 	defer p.pidfd.Close()
 	raw, err := p.pidfd.SyscallConn()
 	if err != nil {
