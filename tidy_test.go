@@ -34,8 +34,11 @@ type goFile struct {
 
 func (f *goFile) test() bool { return strings.HasSuffix(f.path, "_test.go") }
 
-// product reports whether the file is part of what users run. Examples are programs beside it.
-func (f *goFile) product() bool { return !f.test() && !within(f.path, "examples") }
+// product reports whether the file is part of what users run. Examples are programs beside it; the conformance suite and its
+// probe are tests of drivers, which start, reach for and wait as they please: TestTidyTestsOnly keeps them out of the product.
+func (f *goFile) product() bool {
+	return !f.test() && !within(f.path, "examples") && !within(f.path, "driver/drivertest")
+}
 
 // at names a place, for messages.
 func (f *goFile) at(pos token.Pos) string {
@@ -173,6 +176,15 @@ func TestTidyImports(t *testing.T) {
 	}
 }
 
+// TestTidyTestsOnly: nothing of the conformance suite is linked into what users run.
+func TestTidyTestsOnly(t *testing.T) {
+	for _, f := range goFiles(t) {
+		if f.product() && slices.ContainsFunc(f.imports, func(p string) bool { return within(p, module+"/driver/drivertest") }) {
+			t.Errorf("%s imports the conformance suite, which is for tests", f.path)
+		}
+	}
+}
+
 func pictureRows(t *testing.T) map[string]int {
 	t.Helper()
 	_, section, _ := strings.Cut(read(t, "ARCHITECTURE.md"), "\n## The packages\n")
@@ -217,8 +229,9 @@ func TestTidyModules(t *testing.T) {
 		"golang.org/x/net":                    {"internal/seccomp/compile"},
 		// System calls are wanted wherever files, groups or processes are handled; to wrap them all in one package would be
 		// x/sys again.
-		"golang.org/x/sys": {"attack", "cmd/glovebox", "driver/process", "engine", "internal/hostside", "internal/admission", "internal/cgroup",
-			"internal/kernelfile", "internal/lockfile", "internal/output", "internal/sandboxinit", "internal/sandboxinit/wire", "internal/store"},
+		"golang.org/x/sys": {"attack", "cmd/glovebox", "driver/drivertest", "driver/drivertest/probe", "driver/process", "engine",
+			"internal/hostside", "internal/admission", "internal/cgroup", "internal/kernelfile", "internal/lockfile",
+			"internal/output", "internal/sandboxinit", "internal/sandboxinit/wire", "internal/store"},
 		"modernc.org/sqlite": {"internal/store"},
 	}
 	used := map[string]bool{}

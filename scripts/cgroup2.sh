@@ -100,7 +100,7 @@ mke2fs -q -t ext4 -O ^has_journal -d "$root" "$cache/root.img" 1G
 # What is tested: programs and tests of this tree.
 disk=$cache/tests
 rm -rf "$disk" "$disk.img"; mkdir -p "$disk"
-CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o "$disk/" ./cmd/...
+CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o "$disk/" ./cmd/... ./driver/drivertest/probe
 for package in internal/cgroup driver/process; do
 	name=$(basename $package)
 	CGO_ENABLED=0 go test -c -ldflags '-s -w' -o "$disk/$name.test" ./$package

@@ -29,6 +29,7 @@ as_tester() {
 root_tests() {
 	package=$1; shift
 	(cd "/mnt/$package" && TMPDIR=/tmp GLOVEBOX_TEST_ROOT=1 GLOVEBOX_TEST_INIT=/mnt/glovebox-init \
+		GLOVEBOX_TEST_PROBE=/mnt/probe \
 		"/mnt/$package.test" -test.v -test.timeout 60m "$@")
 }
 
@@ -105,6 +106,7 @@ part scope-doctor as_tester "$scope /mnt/glovebox doctor"
 part user-run as_tester "before=; $run"
 part user-doctor as_tester '/mnt/glovebox doctor'
 part user-process as_tester "cd /mnt/process && TMPDIR=/home/tester GLOVEBOX_TEST_INIT=/mnt/glovebox-init \
+		GLOVEBOX_TEST_PROBE=/mnt/probe \
 	/mnt/process.test -test.v -test.run 'TestConformance|TestKeptToItsCPUs|TestHold|TestFork|TestHeld|TestTemplateEnds'"
 part shell-run as_tester "$scope sh -c 'cat /proc/self/cgroup; before=; $run'" # its scope has the shell in it
 part user-reload as_tester "XDG_RUNTIME_DIR=/run/user/1000; export XDG_RUNTIME_DIR; $(reload --user)"

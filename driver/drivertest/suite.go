@@ -3,11 +3,14 @@ package drivertest
 import (
 	"context"
 	"crypto/rand"
+	"fmt"
 	"io"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -25,25 +28,90 @@ type Subject struct {
 	Simulated bool
 	// Slack is how long a step may take on a busy machine before the suite calls it hung; 0 means 20 s.
 	Slack time.Duration
+	// Probe is the built command of the folder probe; empty: it is built, which needs Go.
+	Probe string
+	// Interpreters are paths in Root by language (python, node or bash), for a driver that has them ready. Without any the
+	// cases about that are left out, and the driver must not be a driver.Warmer.
+	Interpreters map[string]string
+	// Without are cases that cannot hold on this machine, each with the reason, besides those of [Absent].
+	Without map[string]string
+
+	test string // which one called Run
 }
 
-// Run tests s against the contract of package driver. Each case is a subtest, and cases use one driver at the same time.
+// Run tests s against the contract of package driver. Each case is a subtest, and cases use one driver, one after another.
+// Some start this test anew, as a process that is there to be killed.
 func Run(t *testing.T, s Subject) {
-	if s.Slack == 0 {
+	if s.test = t.Name(); s.Slack == 0 {
 		s.Slack = 20 * time.Second
 	}
-	d := s.New(t)
-	tables := []map[string]func(*bench){lifeCases, streamCases}
-	if !s.Simulated {
-		tables = append(tables, fileCases, limitCases)
+	if !s.Simulated && s.Probe == "" && os.Getenv(probeEnv) == "" {
+		s.Probe = buildProbe(t)
 	}
-	for _, table := range tables {
-		for _, name := range slices.Sorted(maps.Keys(table)) {
-			t.Run(name, func(t *testing.T) {
-				table[name](&bench{T: t, driver: d, subject: s, limits: testLimits, slack: s.Slack})
-			})
+	switch os.Getenv(roleEnv) {
+	case "watch":
+		watch(t)
+		return
+	case "supervise":
+		supervise(t, s)
+		return
+	}
+	d := s.New(t)
+	absent := Absent(d.Isolation())
+	maps.Copy(absent, s.Without)
+	cases := s.cases(d)
+	for name := range absent {
+		if s.Simulated {
+			break
+		}
+		if _, ok := allCases()[name]; !ok {
+			t.Errorf("no case is called %q", name)
 		}
 	}
+	for _, name := range slices.Sorted(maps.Keys(cases)) {
+		t.Run(name, func(t *testing.T) {
+			if why := absent[name]; why != "" && !s.Simulated {
+				t.Skipf("not on this rung: %s", why)
+			}
+			runCase(t, d, s, cases[name])
+		})
+	}
+}
+
+// runCase runs one case, and then looks for what is left of it.
+func runCase(t testing.TB, d driver.Driver, s Subject, one func(*bench)) {
+	b := &bench{TB: t, driver: d, subject: s, limits: testLimits, slack: s.Slack, mark: "suite_" + rand.Text()}
+	b.subject.Root = s.root()
+	before := b.offspring()
+	t.Cleanup(func() { b.nothingLeft(before) }) // after those of the case, which close its sandboxes
+	one(b)
+}
+
+// cases are those that can be asked of a driver.
+func (s *Subject) cases(d driver.Driver) map[string]func(*bench) {
+	if s.Simulated {
+		return merged(lifeCases, streamCases)
+	}
+	all := allCases()
+	if _, ok := d.(driver.Warmer); !ok && len(s.Interpreters) == 0 {
+		for name := range merged(warmCases, copyCases) {
+			delete(all, name)
+		}
+	}
+	return all
+}
+
+func allCases() map[string]func(*bench) {
+	return merged(lifeCases, streamCases, fileCases, limitCases, hostCases, selfCases, useCases, instantCases, orderCases,
+		warmCases, copyCases)
+}
+
+func merged(tables ...map[string]func(*bench)) map[string]func(*bench) {
+	all := map[string]func(*bench){}
+	for _, table := range tables {
+		maps.Copy(all, table)
+	}
+	return all
 }
 
 // testLimits suit every case that is not about a limit.
@@ -54,16 +122,18 @@ var testLimits = glovebox.Limits{
 
 // bench is what one case works with.
 type bench struct {
-	*testing.T
+	testing.TB
 	driver  driver.Driver
 	subject Subject
 	limits  glovebox.Limits
 	inputs  string
 	slack   time.Duration
+	mark    string // is in the name of each sandbox of the case
+	made    atomic.Int64
 }
 
 func (b *bench) spec() driver.Spec {
-	return driver.Spec{ID: "suite_" + rand.Text(), Limits: b.limits,
+	return driver.Spec{ID: fmt.Sprintf("%s_%d", b.mark, b.made.Add(1)), Limits: b.limits,
 		Root: b.subject.Root, Inputs: b.inputs}
 }
 
@@ -108,10 +178,23 @@ func (b *bench) exec(box driver.Sandbox, cmd driver.Command) *running {
 	if err != nil {
 		b.Fatalf("exec: %v", err)
 	}
+	return b.reading(p)
+}
+
+// reading reads the streams of a process to their ends.
+func (b *bench) reading(p driver.Process) *running {
 	r := &running{Process: p}
 	r.read.Go(func() { io.Copy(&r.out, p.Stdout()) })
 	r.read.Go(func() { io.Copy(&r.err, p.Stderr()) })
 	return r
+}
+
+// exitUnkilled waits for the end of a program that leaves nobody behind, and of its streams.
+func (b *bench) exitUnkilled(r *running) driver.Exit {
+	b.Helper()
+	b.within("leader's exit", r.Exited())
+	b.within("end of the streams", waited(&r.read))
+	return r.Exit()
 }
 
 // exit waits for the leader, ends the rest and returns how the leader ended; the streams are complete then.

@@ -13,8 +13,8 @@ import (
 	"glovebox/internal/image"
 )
 
-// initBinary builds glovebox-init once for the tests of this package.
-var initBinary string
+// initBinary and probeBinary are built once for the tests of this package.
+var initBinary, probeBinary string
 
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
@@ -34,7 +34,8 @@ func run(m *testing.M) int {
 	if around := os.Getenv(aroundEnv); around != "" {
 		examine(around)
 	}
-	if initBinary = os.Getenv("GLOVEBOX_TEST_INIT"); initBinary != "" {
+	initBinary, probeBinary = os.Getenv("GLOVEBOX_TEST_INIT"), os.Getenv("GLOVEBOX_TEST_PROBE")
+	if initBinary != "" {
 		return m.Run()
 	}
 	dir, err := os.MkdirTemp("", "glovebox-init-")
@@ -45,8 +46,9 @@ func run(m *testing.M) int {
 	if err := os.Chmod(dir, 0o755); err != nil {
 		panic(err)
 	}
-	initBinary = filepath.Join(dir, "glovebox-init")
-	build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", initBinary, "glovebox/cmd/glovebox-init")
+	initBinary, probeBinary = filepath.Join(dir, "glovebox-init"), filepath.Join(dir, "probe")
+	build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", dir, "glovebox/cmd/glovebox-init",
+		"glovebox/driver/drivertest/probe")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		panic(string(out))
@@ -84,7 +86,13 @@ func TestConformance(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	subject := drivertest.Subject{New: newDriver, Root: host.Root()}
+	subject := drivertest.Subject{New: newDriver, Root: host.Root(), Probe: probeBinary,
+		Interpreters: map[string]string{}}
+	for _, lang := range []string{"python", "node", "bash"} {
+		if path, err := host.Interpreter(lang); err == nil {
+			subject.Interpreters[lang] = path
+		}
+	}
 	if slack := os.Getenv("GLOVEBOX_TEST_SLACK"); slack != "" { // an emulated machine is slow
 		if subject.Slack, err = time.ParseDuration(slack); err != nil {
 			t.Fatal(err)

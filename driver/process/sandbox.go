@@ -257,8 +257,8 @@ func codeFile(code []byte) (*os.File, error) {
 func (s *sandbox) Exec(ctx context.Context, cmd driver.Command) (driver.Process, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, errors.New("the program did not start in 30 s"))
 	defer cancel()
-	if len(cmd.Argv) == 0 || cmd.Argv[0] == "" {
-		return nil, errors.New("execute: no program named")
+	if err := cmd.Check(); err != nil {
+		return nil, err
 	}
 	var code *os.File
 	if cmd.Code != nil {

@@ -80,18 +80,6 @@ func (s *sandbox) build(setup *wire.Setup, files []*os.File) error {
 // openHost opens everything of the host that the sandbox will show, already read-only.
 func openHost(setup *wire.Setup) ([]attached, error) {
 	var list []attached
-	if setup.Inputs != "" {
-		open := openInputs
-		if setup.Template {
-			open = func(folder string) (attached, error) { return cloneTree(folder, sealed) }
-		}
-		a, err := open(setup.Inputs)
-		if err != nil {
-			return nil, step("open /inputs of the host", err)
-		}
-		a.target = "/inputs"
-		list = append(list, a)
-	}
 	for _, m := range setup.Mounts {
 		a, err := cloneTree(m.Source, sealed)
 		if err != nil {
@@ -106,6 +94,19 @@ func openHost(setup *wire.Setup) ([]attached, error) {
 			return nil, step("open /dev/"+name+" of the host", err)
 		}
 		a.target = "/dev/" + name
+		list = append(list, a)
+	}
+	// Last, for it covers /tmp, below which a mount may have its source.
+	if setup.Inputs != "" {
+		open := openInputs
+		if setup.Template {
+			open = func(folder string) (attached, error) { return cloneTree(folder, sealed) }
+		}
+		a, err := open(setup.Inputs)
+		if err != nil {
+			return nil, step("open /inputs of the host", err)
+		}
+		a.target = "/inputs"
 		list = append(list, a)
 	}
 	return list, nil
