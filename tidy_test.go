@@ -218,7 +218,7 @@ func TestTidyModules(t *testing.T) {
 		// System calls are wanted wherever files, groups or processes are handled; to wrap them all in one package would be
 		// x/sys again.
 		"golang.org/x/sys": {"attack", "cmd/glovebox", "driver/process", "engine", "internal/admission", "internal/cgroup",
-			"internal/kernelfile", "internal/lockfile", "internal/output", "internal/sandboxinit", "internal/sandboxinit/wire", "internal/store"},
+			"internal/kernelfile", "internal/livefolder", "internal/lockfile", "internal/output", "internal/sandboxinit", "internal/sandboxinit/wire", "internal/store"},
 		"modernc.org/sqlite": {"internal/store"},
 	}
 	used := map[string]bool{}
