@@ -229,9 +229,24 @@ func TestTidyModules(t *testing.T) {
 		"golang.org/x/net":                    {"internal/seccomp/compile"},
 		// System calls are wanted wherever files, groups or processes are handled; to wrap them all in one package would be
 		// x/sys again.
-		"golang.org/x/sys": {"attack", "cmd/glovebox", "driver/drivertest", "driver/drivertest/probe", "driver/process", "engine",
-			"internal/hostside", "internal/admission", "internal/cgroup", "internal/kernelfile", "internal/lockfile",
-			"internal/output", "internal/sandboxinit", "internal/sandboxinit/wire", "internal/store"},
+		"golang.org/x/sys": {
+			"attack",
+			"cmd/glovebox",
+			"driver/drivertest",
+			"driver/drivertest/probe",
+			"driver/process",
+			"engine",
+			"internal/admission",
+			"internal/cgroup",
+			"internal/hostside",
+			"internal/kernelfile",
+			"internal/livefolder",
+			"internal/lockfile",
+			"internal/output",
+			"internal/sandboxinit",
+			"internal/sandboxinit/wire",
+			"internal/store",
+		},
 		"modernc.org/sqlite": {"internal/store"},
 	}
 	used := map[string]bool{}

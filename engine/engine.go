@@ -14,6 +14,7 @@ import (
 	"glovebox"
 	"glovebox/driver"
 	"glovebox/internal/admission"
+	"glovebox/internal/livefolder"
 	"glovebox/internal/store"
 	"glovebox/internal/trace"
 	"glovebox/policy"
@@ -334,7 +335,7 @@ func (e *Engine) tend() {
 		if n > 0 {
 			e.cfg.Log.Warn("runs were interrupted", "runs", n)
 		}
-		if err := errors.Join(sweepFolders(e.runs), e.store.Sweep()); err != nil {
+		if err := errors.Join(livefolder.Sweep(e.runs, nil), e.store.Sweep()); err != nil {
 			e.cfg.Log.Error("remove what dead engines left", "err", err)
 		}
 	})

@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"glovebox/driver"
+	"glovebox/internal/livefolder"
 	"glovebox/internal/store"
 )
 
@@ -134,7 +135,7 @@ func runShard(t *testing.T, shard string) {
 		if t.Failed() {
 			t.Fatalf("seed %d failed", first)
 		}
-		if err := removeTree(dir); err != nil {
+		if err := livefolder.RemoveTree(dir); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -5,12 +5,10 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -20,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"glovebox"
+	"glovebox/internal/livefolder"
 	"glovebox/policy"
 )
 
@@ -53,7 +52,7 @@ func take(t *testing.T, cfg policy.Config, who glovebox.Principal, inputs ...glo
 		t.Fatal(err)
 	}
 	dir := filepath.Join(t.TempDir(), "inputs")
-	t.Cleanup(func() { removeTree(dir) })
+	t.Cleanup(func() { livefolder.RemoveTree(dir) })
 	records, err := takeInputs(t.Context(), p, who, inputs, dir)
 	return dir, records, err
 }
@@ -229,67 +228,6 @@ func TestInputThatWaits(t *testing.T) {
 	if !errors.As(err, &known) || known.Code != glovebox.CodeInvalid {
 		t.Errorf("error = %v", err)
 	}
-}
-
-func TestSweepFolders(t *testing.T) {
-	runs := t.TempDir()
-	live, err := makeFolder(runs, "run_live")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, dead := range []string{"run_dead/inputs/x", "run_young"} {
-		if err := os.MkdirAll(filepath.Join(runs, dead), 0o755); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := os.Chmod(filepath.Join(runs, "run_dead/inputs"), 0o555); err != nil {
-		t.Fatal(err)
-	}
-	old := time.Now().Add(-time.Hour)
-	if err := os.Chtimes(filepath.Join(runs, "run_live"), old, old); err != nil {
-		t.Fatal(err)
-	}
-	if err := sweepFolders(runs); err != nil {
-		t.Fatal(err)
-	}
-	entries, _ := os.ReadDir(runs)
-	var names []string
-	for _, e := range entries {
-		names = append(names, e.Name())
-	}
-	if d := cmp.Diff([]string{"run_live"}, names); d != "" {
-		t.Errorf("left (-want +got):\n%s", d)
-	}
-	if err := live.remove(t.Context()); err != nil {
-		t.Error(err)
-	}
-}
-
-// TestSweepWhileMaking: no sweep takes a folder from its run, not even just after its making.
-func TestSweepWhileMaking(t *testing.T) {
-	runs, done := t.TempDir(), make(chan struct{})
-	var sweeping sync.WaitGroup
-	sweeping.Go(func() {
-		for !ended(done) {
-			if err := sweepFolders(runs); err != nil {
-				t.Error(err)
-			}
-		}
-	})
-	for i := range 300 {
-		f, err := makeFolder(runs, fmt.Sprint("run_", i))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Mkdir(filepath.Join(f.path, "inputs"), 0o700); err != nil {
-			t.Errorf("the folder was swept: %v", err)
-		}
-		if err := f.remove(t.Context()); err != nil {
-			t.Error(err)
-		}
-	}
-	close(done)
-	sweeping.Wait()
 }
 
 // TestNoDescriptorsForInputs: what Glovebox itself lacks is not said to be wrong with the input.

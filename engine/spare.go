@@ -15,6 +15,7 @@ import (
 	"glovebox/driver"
 	"glovebox/internal/boot"
 	"glovebox/internal/lease"
+	"glovebox/internal/livefolder"
 )
 
 // Pool is what an engine has ready before anybody asks. The zero value is nothing: every run starts cold.
@@ -168,16 +169,16 @@ func (e *Engine) spareInputs(_ context.Context, id, below string) (string, func(
 	var remove func(context.Context) error
 	if below != "" {
 		dir = filepath.Join(below, id)
-		remove = func(context.Context) error { return removeTree(dir) }
+		remove = func(context.Context) error { return livefolder.RemoveTree(dir) }
 	} else {
 		if _, err := e.record(); err != nil {
 			return "", nil, err
 		}
-		f, err := makeFolder(e.runs, id)
+		f, err := livefolder.Make(filepath.Join(e.runs, id))
 		if err != nil {
 			return "", nil, err
 		}
-		dir, remove = filepath.Join(f.path, "inputs"), f.remove
+		dir, remove = filepath.Join(f.Path, "inputs"), f.Remove
 	}
 	err := os.Mkdir(dir, 0o755)
 	if err == nil {

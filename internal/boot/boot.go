@@ -37,8 +37,8 @@ var (
 	holdNode []byte
 )
 
-// nodePath is where hold.js is inside a sandbox.
-const nodePath = "/etc/glovebox/hold.js"
+// nodePath is where hold.js is inside a sandbox: in a folder that no image has.
+const nodePath = "/run/glovebox/hold.js"
 
 // File is a file that must be inside a sandbox, readable by all.
 type File struct {

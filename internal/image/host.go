@@ -20,9 +20,11 @@ type Config struct {
 
 // Image is a runtime image as it was when Host looked. It does not change after that and is safe for concurrent use.
 type Image struct {
-	host  tree
-	root  driver.Root
-	ident string
+	name     string
+	host     tree // what Root shows of
+	root     driver.Root
+	ident    string
+	settings Settings
 }
 
 // allowed is everything of the host that the image may show, with the reason. It is the whole list: what is not named here
@@ -93,7 +95,7 @@ func Host(cfg Config) (*Image, error) {
 	if !filepath.IsAbs(root) {
 		return nil, glovebox.Errorf(glovebox.CodeInvalid, "give an absolute path", "the root of an image is a relative path")
 	}
-	im := &Image{host: tree{root: filepath.Clean(root)}}
+	im := &Image{name: hostName, host: tree{root: filepath.Clean(root)}}
 	im.look()
 	if !im.visible("/usr/bin") {
 		return nil, glovebox.Errorf(glovebox.CodeUnavailable,
@@ -114,10 +116,14 @@ func (im *Image) Root() driver.Root {
 	}
 }
 
-// Identity is such as host@pkgs:1a2b3c4d5e6f7a8b. It changes when a package is installed, removed or updated, or when the
-// image is made up differently. It is an identity, not an integrity claim: it is taken from the sizes and dates of package
-// databases, interpreters and folders of libraries, not from their content, and whoever may write those may forge it.
+// Identity is such as host@pkgs:1a2b3c4d5e6f7a8b, or for an image that was unpacked NAME@sha256:… with the digest of all it
+// holds. That of the host changes when a package is installed, removed or updated, or when the image is made up differently.
+// It is an identity, not an integrity claim: it is taken from the sizes and dates of package databases, interpreters and
+// folders of libraries, not from their content, and whoever may write those may forge it.
 func (im *Image) Identity() string { return im.ident }
+
+// Env is the image's own environment, as NAME=VALUE, sorted by name. A request's variables come after it.
+func (im *Image) Env() []string { return slices.Clone(im.settings.Env) }
 
 // look fills in the root. What the host has at an allowed path is mounted only if no link is on the way there, so that a
 // mount never shows a place other than the one allowed. A path that is reached through a link becomes a link itself, and

@@ -15,8 +15,29 @@ import (
 	"glovebox"
 )
 
-// searchPath is where a program of the image is looked up: the PATH of every run.
-var searchPath = []string{"/usr/local/bin", "/usr/bin", "/bin"}
+// defaultPath is where a program is looked up: the PATH of every run whose image has none of its own.
+var defaultPath = []string{"/usr/local/bin", "/usr/bin", "/bin"}
+
+// searchPath is where a program of the image is looked up.
+func (im *Image) searchPath() []string {
+	for _, v := range im.settings.Env {
+		if value, ok := strings.CutPrefix(v, "PATH="); ok {
+			return slices.DeleteFunc(strings.Split(value, ":"), func(dir string) bool { return !path.IsAbs(dir) })
+		}
+	}
+	return defaultPath
+}
+
+// isHost tells whether the image is what this machine has, rather than what was unpacked.
+func (im *Image) isHost() bool { return im.name == hostName }
+
+// list joins words as people do.
+func list(words []string) string {
+	if len(words) < 2 {
+		return strings.Join(words, "")
+	}
+	return strings.Join(words[:len(words)-1], ", ") + " or " + words[len(words)-1]
+}
 
 // languages are what Interpreter knows. The first program found is taken.
 var languages = map[string]struct {
@@ -62,13 +83,17 @@ func (im *Image) Interpreter(lang string) (string, error) {
 			return p, nil
 		}
 	}
-	return "", glovebox.Errorf(glovebox.CodeUnavailable, "run as root: "+im.install(lang),
-		"the runtime image host has no interpreter for %s in /usr/bin or /usr/local/bin", lang)
+	fix := im.install(lang)
+	if im.isHost() {
+		fix = "run as root: " + fix
+	}
+	return "", glovebox.Errorf(glovebox.CodeUnavailable, fix,
+		"the runtime image %s has no interpreter for %s in %s", im.name, lang, list(im.searchPath()))
 }
 
 // Report tells what the image can run, for doctor. It reads a little more than a run does.
 func (im *Image) Report() glovebox.Image {
-	r := glovebox.Image{Name: "host", Identity: im.ident, Languages: map[string]string{}, Missing: map[string]string{}}
+	r := glovebox.Image{Name: im.name, Identity: im.ident, Languages: map[string]string{}, Missing: map[string]string{}}
 	for _, lang := range slices.Sorted(maps.Keys(languages)) {
 		p, err := im.Interpreter(lang)
 		if err != nil {
@@ -84,7 +109,7 @@ func (im *Image) Report() glovebox.Image {
 // program finds a program by name as a run would, with where it leads. Every link on the way and the program itself must
 // be part of the image.
 func (im *Image) program(name string) (string, place, bool) {
-	for _, dir := range searchPath {
+	for _, dir := range im.searchPath() {
 		p := path.Join(dir, name)
 		at, ok := im.host.resolve(p)
 		if !ok || !at.info.Mode().IsRegular() || at.info.Mode()&0o111 == 0 || !im.visible(at.real) {
@@ -109,6 +134,9 @@ func (im *Image) linked(p string) bool {
 
 // install is the command that installs a language with the host's own package manager.
 func (im *Image) install(lang string) string {
+	if !im.isHost() {
+		return "name an image that has " + languages[lang].packages[""] + ": `glovebox image ls`"
+	}
 	for _, m := range managers {
 		for _, p := range m.places {
 			if _, ok := im.host.resolve(p); !ok {

@@ -85,8 +85,8 @@ type Ready struct {
 
 // Exec starts the program. Descriptors: the code (if HasCode), then Files that become the program's, then the folder of a
 // version 2 control group for the child to be born in (if BornIn), then CgroupFiles files of version 1 groups that the child
-// writes "0" to in order to join, then the state of their freezer (if Freezer). A driver that freezes may die before it thaws,
-// and in a frozen group nothing dies: init thaws it when the lifeline closes.
+// writes "0" to in order to join, then the state of their freezer (if Freezer). A driver that freezes may die before it
+// thaws, and in a frozen group nothing dies: init thaws it when the lifeline closes.
 type Exec struct {
 	Argv        [][]byte
 	Env         [][]byte
