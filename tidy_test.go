@@ -234,6 +234,7 @@ func TestTidyModules(t *testing.T) {
 			"cmd/glovebox",
 			"driver/drivertest",
 			"driver/drivertest/probe",
+			"driver/gvisor",
 			"driver/process",
 			"engine",
 			"internal/admission",
@@ -279,8 +280,8 @@ func TestTidyModules(t *testing.T) {
 // TestTidyGoMod: each direct module says in go.mod why it is here. A reason that does not fit one line, or that nobody can
 // write, is a module to do without.
 func TestTidyGoMod(t *testing.T) {
-	// The tool directive and replacements would need a reason of their own; there are none.
-	requirement := regexp.MustCompile(`^(?:require )?\t?(\S+\.\S+/\S+) v\S+(.*)$`)
+	// What only a tool needs is marked as indirect. Replacements would need a reason of their own; there are none.
+	requirement := regexp.MustCompile(`^(?:require |tool )?\t?(\S+\.\S+/\S+)(?: v\S+)?(.*)$`)
 	found := 0
 	for line := range strings.Lines(read(t, "go.mod")) {
 		m := requirement.FindStringSubmatch(strings.TrimRight(line, "\n"))

@@ -15,7 +15,7 @@ import (
 func GiveUp(s driver.Sandbox, path string) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	_, err := s.(*sandbox).ask(ctx, wire.Message{Open: &wire.Open{Path: []byte(path)}})
+	_, err := s.(*sandbox).link.Ask(ctx, wire.Message{Open: &wire.Open{Path: []byte(path)}})
 	return err
 }
 

@@ -92,16 +92,16 @@ func said(p *process) error {
 
 // awaitHeld lets the interpreter go and waits until it waits. Nothing of a request has been near it.
 func (s *sandbox) awaitHeld(ctx context.Context, p *process, hold driver.Hold) error {
-	r, err := s.ask(ctx, wire.Message{Go: &wire.Go{}})
+	r, err := s.link.Ask(ctx, wire.Message{Go: &wire.Go{}})
 	if err != nil {
 		return err
 	}
-	if r.message.Held == nil {
-		wire.CloseAll(r.files)
+	if r.Message.Held == nil {
+		wire.CloseAll(r.Files)
 		return errors.New("unexpected answer")
 	}
-	status := statusFields(r.message.Held.Status)
-	if err := checkHeld(r.message.Held, status, hold.Lang); err != nil {
+	status := statusFields(r.Message.Held.Status)
+	if err := checkHeld(r.Message.Held, status, hold.Lang); err != nil {
 		return err
 	}
 	s.held = &held{hold: hold, process: p, status: status}
@@ -198,13 +198,14 @@ func (s *sandbox) resume(ctx context.Context, cmd driver.Command, code *os.File)
 		}
 	}
 	p.released = time.Now()
-	r, err := s.ask(ctx, wire.Message{Resume: &wire.Resume{Args: bytesOf(extra), Env: bytesOf(cmd.Env), CodeName: cmd.CodeName,
-		Stdin: cmd.Stdin != nil}}, code)
+	r, err := s.link.Ask(ctx, wire.Message{Resume: &wire.Resume{Args: bytesOf(extra), Env: bytesOf(cmd.Env),
+		CodeName: cmd.CodeName,
+		Stdin:    cmd.Stdin != nil}}, code)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("execute: %w", err), driver.ErrReleased, p.abort(ctx))
 	}
-	if r.message.Resumed == nil {
-		wire.CloseAll(r.files)
+	if r.Message.Resumed == nil {
+		wire.CloseAll(r.Files)
 		return nil, errors.Join(errors.New("execute: unexpected answer"), driver.ErrReleased, p.abort(ctx))
 	}
 	if cmd.Stdin != nil {

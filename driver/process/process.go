@@ -14,6 +14,7 @@ import (
 
 	"glovebox"
 	"glovebox/driver"
+	"glovebox/internal/hostside"
 	"glovebox/internal/sandboxinit/wire"
 )
 
@@ -34,13 +35,13 @@ type process struct {
 
 // begin takes the streams and checks, before the program's first instruction, that the fence is what it should be in the
 // kernel's own words.
-func (p *process) begin(r reply, stdin bool) error {
+func (p *process) begin(r hostside.Reply, stdin bool) error {
 	want := 2
 	if stdin {
 		want = 3
 	}
-	started := r.message.Started
-	if started == nil || len(r.files) != want {
+	started := r.Message.Started
+	if started == nil || len(r.Files) != want {
 		return errors.New("execute: unexpected answer")
 	}
 	read := p.sandbox.readPosture
@@ -51,9 +52,9 @@ func (p *process) begin(r reply, stdin bool) error {
 	if err != nil {
 		return err
 	}
-	p.posture, p.stdout, p.stderr = posture, r.files[0], r.files[1]
+	p.posture, p.stdout, p.stderr = posture, r.Files[0], r.Files[1]
 	if stdin {
-		p.stdin = r.files[2]
+		p.stdin = r.Files[2]
 	}
 	return nil
 }

@@ -10,8 +10,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"glovebox/driver"
 	"glovebox/internal/cgroup"
 	"glovebox/internal/cleanup"
@@ -26,7 +24,7 @@ type sandbox struct {
 	origin   origin
 	ids      *hostside.IDs
 	group    *cgroup.Group
-	conn     *wire.Conn // the lifeline
+	link     *hostside.Link // the lifeline
 	init     *hostside.Init
 	gone     chan struct{} // closed when init has been reaped, and so everything inside is dead
 	data     *os.File
@@ -34,112 +32,28 @@ type sandbox struct {
 	landlock int
 	buffer   string // as in wire.Ready
 
-	replies chan reply    // answers to requests, one at a time
-	lost    chan struct{} // closed when nothing more will come from init
-
-	asking     sync.Mutex // one request at a time
-	namespaces []string   // of a template, as the kernel names them
-	shared     int64      // bytes of memory that the program shares with its template and would else have taken itself
-	resized    bool       // the control group has the limits of the Spec
-	held       *held      // the interpreter that waits for its code, if one does
-	silent     bool       // a request was given up, and its answer could be taken for that of the next
+	namespaces []string // of a template, as the kernel names them
+	shared     int64    // bytes of memory that the program shares with its template and would else have taken itself
+	resized    bool     // the control group has the limits of the Spec
+	held       *held    // the interpreter that waits for its code, if one does
 	mu         sync.Mutex
 	current    *process
 	closing    sync.Once
 	closed     error
 }
 
-type reply struct {
-	message wire.Message
-	files   []*os.File
-}
-
-// listen takes what init says until it is gone.
-func (s *sandbox) listen() {
-	defer close(s.lost)
-	for {
-		m, files, err := s.conn.Receive()
-		if err != nil {
-			break
-		}
-		if m.Ended != nil {
-			s.end(exitOf(m.Ended))
-			continue
-		}
-		select {
-		case s.replies <- reply{m, files}:
-		default:
-			// An answer that nobody asked for: init is not what it was.
-			wire.CloseAll(files)
-			_ = s.init.Kill()
-		}
+// end reports the leader's end, the first time only. Without a word of it, it was lost.
+func (s *sandbox) end(how *wire.Ended) {
+	e := driver.Exit{Lost: true}
+	if how != nil {
+		e = exitOf(how)
 	}
-	s.end(driver.Exit{Lost: true})
-}
-
-// end reports the leader's end, the first time only.
-func (s *sandbox) end(e driver.Exit) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if p := s.current; p != nil && !p.ended {
 		p.exit, p.ended = e, true
 		close(p.exited)
 	}
-}
-
-// await waits for one answer. A failure inside comes back as an error that names the step and the errno.
-func (s *sandbox) await(ctx context.Context) (reply, error) {
-	var r reply
-	if ctx.Err() != nil {
-		return reply{}, context.Cause(ctx) // also when an answer is there: whoever gave up does not take it
-	}
-	select {
-	case r = <-s.replies:
-	case <-ctx.Done():
-		return reply{}, context.Cause(ctx)
-	case <-s.lost:
-		select {
-		case r = <-s.replies:
-		default:
-			return reply{}, errors.New("init ended before it answered")
-		}
-	}
-	if f := r.message.Failed; f != nil {
-		wire.CloseAll(r.files)
-		return reply{}, s.driver.around.Failure(f)
-	}
-	return r, nil
-}
-
-// ask sends one request and waits for its answer. Whoever gives up waiting ends the sandbox: an answer that comes late must
-// never be taken for that of another request.
-func (s *sandbox) ask(ctx context.Context, m wire.Message, files ...*os.File) (reply, error) {
-	s.asking.Lock()
-	defer s.asking.Unlock()
-	if s.silent {
-		return reply{}, errors.New("the sandbox was ended because it did not answer in time")
-	}
-	if err := s.conn.Send(m, files...); err != nil {
-		return reply{}, err
-	}
-	r, err := s.await(ctx)
-	if err != nil && ctx.Err() != nil {
-		s.silent = true
-		_ = s.init.Kill()
-	}
-	return r, err
-}
-
-// hangUp closes the lifeline and waits until nothing more comes from init. What came and nobody took is closed.
-func (s *sandbox) hangUp(context.Context) error {
-	err := s.conn.Close()
-	<-s.lost
-	select {
-	case r := <-s.replies:
-		wire.CloseAll(r.files)
-	default:
-	}
-	return err
 }
 
 // undoLimit bounds what is undone after a failure, however the caller's context ended.
@@ -153,22 +67,22 @@ func undoContext(ctx context.Context) (context.Context, context.CancelFunc) {
 func (s *sandbox) Open(path string) (*os.File, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	r, err := s.ask(ctx, wire.Message{Open: &wire.Open{Path: []byte(path)}})
+	r, err := s.link.Ask(ctx, wire.Message{Open: &wire.Open{Path: []byte(path)}})
 	if err != nil {
 		return nil, fmt.Errorf("open output: %w", err)
 	}
 	switch {
-	case r.message.Opened == nil:
-		wire.CloseAll(r.files)
+	case r.Message.Opened == nil:
+		wire.CloseAll(r.Files)
 		return nil, errors.New("open output: unexpected answer")
-	case r.message.Opened.NotRegular:
-		wire.CloseAll(r.files)
+	case r.Message.Opened.NotRegular:
+		wire.CloseAll(r.Files)
 		return nil, driver.ErrNotRegular
-	case len(r.files) != 1:
-		wire.CloseAll(r.files)
+	case len(r.Files) != 1:
+		wire.CloseAll(r.Files)
 		return nil, errors.New("open output: descriptor missing")
 	}
-	return r.files[0], nil
+	return r.Files[0], nil
 }
 
 // Disk measures the sandbox's own file system.
@@ -206,7 +120,7 @@ func (s *sandbox) close(ctx context.Context) error {
 		undo.Push("close workspace", func(context.Context) error { return s.data.Close() })
 	}
 	if s.init != nil {
-		undo.Push("close lifeline", s.hangUp)
+		undo.Push("close lifeline", func(context.Context) error { return s.link.Close() })
 		undo.Push("end init", s.endInit)
 	}
 	s.mu.Lock()
@@ -234,25 +148,6 @@ func (s *sandbox) releaseIDs(context.Context) error {
 	}
 }
 
-// codeFile seals code into memory, so that what was recorded is what is run.
-func codeFile(code []byte) (*os.File, error) {
-	fd, err := unix.MemfdCreate("code", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
-	if err != nil {
-		return nil, fmt.Errorf("keep code: %w", err)
-	}
-	f := os.NewFile(uintptr(fd), "code")
-	if _, err := f.Write(code); err != nil {
-		f.Close()
-		return nil, fmt.Errorf("keep code: %w", err)
-	}
-	const seals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_WRITE | unix.F_SEAL_SEAL
-	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals); err != nil {
-		f.Close()
-		return nil, fmt.Errorf("seal code: %w", err)
-	}
-	return f, nil
-}
-
 // Exec releases the code and starts the program.
 func (s *sandbox) Exec(ctx context.Context, cmd driver.Command) (driver.Process, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, errors.New("the program did not start in 30 s"))
@@ -263,7 +158,7 @@ func (s *sandbox) Exec(ctx context.Context, cmd driver.Command) (driver.Process,
 	var code *os.File
 	if cmd.Code != nil {
 		var err error
-		if code, err = codeFile(cmd.Code); err != nil {
+		if code, err = hostside.SealedFile(cmd.Code); err != nil {
 			return nil, err
 		}
 		defer code.Close()
@@ -288,7 +183,7 @@ func (s *sandbox) Exec(ctx context.Context, cmd driver.Command) (driver.Process,
 		go feed(p.stdin, cmd.Stdin)
 	}
 	p.released = time.Now()
-	if err := s.conn.Send(wire.Message{Go: &wire.Go{}}); err != nil {
+	if err := s.link.Send(wire.Message{Go: &wire.Go{}}); err != nil {
 		return nil, errors.Join(fmt.Errorf("execute: %w", err), p.abort(ctx))
 	}
 	return p, nil
@@ -317,7 +212,7 @@ func (s *sandbox) bring(ctx context.Context, e *wire.Exec, first ...*os.File) (*
 	}
 	s.current = p
 	s.mu.Unlock()
-	r, err := s.ask(ctx, wire.Message{Exec: e}, files...)
+	r, err := s.link.Ask(ctx, wire.Message{Exec: e}, files...)
 	if err != nil {
 		s.mu.Lock()
 		s.current = nil
@@ -325,7 +220,7 @@ func (s *sandbox) bring(ctx context.Context, e *wire.Exec, first ...*os.File) (*
 		return nil, fmt.Errorf("execute: %w", err)
 	}
 	if err := p.begin(r, e.Stdin || e.Forked); err != nil {
-		wire.CloseAll(r.files)
+		wire.CloseAll(r.Files)
 		return nil, errors.Join(err, p.abort(ctx))
 	}
 	return p, nil

@@ -129,15 +129,15 @@ func (s *sandbox) spawn(ctx context.Context) error {
 	if err != nil {
 		return errors.Join(err, conn.Close())
 	}
-	s.conn, s.init = conn, started
-	s.replies, s.lost = make(chan reply, 1), make(chan struct{})
+	s.init = started
 	go func() {
 		// An init that cannot be waited for counts as alive: its ids stay taken.
 		if started.Wait() == nil {
 			close(s.gone)
 		}
 	}()
-	go s.listen()
+	s.link = hostside.NewLink(hostside.LinkConfig{Conn: conn, Ended: s.end, End: started.Kill,
+		Explain: s.driver.around.Failure})
 	if s.origin.from != nil {
 		return nil
 	}
@@ -201,7 +201,7 @@ func (s *sandbox) sendSetup(ctx context.Context) error {
 		defer disk.Close()
 		setup.DiskGiven, files = true, []*os.File{disk}
 	}
-	return s.conn.Send(wire.Message{Setup: setup}, files...)
+	return s.link.Send(wire.Message{Setup: setup}, files...)
 }
 
 // filter is the system call filter of what is executed in the sandbox.
@@ -219,20 +219,20 @@ func (s *sandbox) filter() []byte {
 const hostname = "sandbox"
 
 func (s *sandbox) awaitReady(ctx context.Context) error {
-	r, err := s.await(ctx)
+	r, err := s.link.Await(ctx)
 	if err != nil {
 		return fmt.Errorf("build sandbox: %w", err)
 	}
-	if r.message.Ready == nil || len(r.files) != 1 {
-		wire.CloseAll(r.files)
+	if r.Message.Ready == nil || len(r.Files) != 1 {
+		wire.CloseAll(r.Files)
 		return errors.New("build sandbox: unexpected answer")
 	}
-	st, err := hostside.Measure(r.files[0])
+	st, err := hostside.Measure(r.Files[0])
 	if err != nil {
-		wire.CloseAll(r.files)
+		wire.CloseAll(r.Files)
 		return err
 	}
-	s.data, s.landlock, s.buffer = r.files[0], r.message.Ready.LandlockABI, r.message.Ready.Buffer
+	s.data, s.landlock, s.buffer = r.Files[0], r.Message.Ready.LandlockABI, r.Message.Ready.Buffer
 	s.baseline = (int64(st.Blocks) - int64(st.Bfree)) * st.Bsize
 	return nil
 }

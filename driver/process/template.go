@@ -128,7 +128,7 @@ func (t *template) begin(ctx context.Context) error {
 	if t.process, err = t.box.bring(ctx, e, far); err != nil {
 		return err
 	}
-	if err := t.box.conn.Send(wire.Message{Go: &wire.Go{}}); err != nil {
+	if err := t.box.link.Send(wire.Message{Go: &wire.Go{}}); err != nil {
 		return err
 	}
 	answer, files, err := t.receive(ctx)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"runtime"
+	"slices"
 	"syscall"
 	"unsafe"
 
@@ -29,10 +30,10 @@ type newborn struct {
 }
 
 // Spawn starts init in fresh namespaces, born in the control group that cradle is open on (-1 for none), with far as its
-// control socket and nothing else of ours. The large process that this is part of is not copied for it: package os would
-// copy the page tables as soon as a user namespace is asked for, which costs milliseconds and every page of ours a fault
-// later.
-func Spawn(path string, null, far *os.File, cradle int) (*Init, error) {
+// control socket and nothing else of ours. It has InitCapabilities and more. The large process that this is part of is not
+// copied for it: package os would copy the page tables as soon as a user namespace is asked for, which costs milliseconds
+// and every page of ours a fault later.
+func Spawn(path string, null, far *os.File, cradle int, more ...uintptr) (*Init, error) {
 	name, err := unix.BytePtrFromString(path)
 	if err != nil {
 		return nil, err
@@ -49,7 +50,7 @@ func Spawn(path string, null, far *os.File, cradle int) (*Init, error) {
 	if cradle >= 0 {
 		n.clone.Flags, n.clone.Cgroup = n.clone.Flags|unix.CLONE_INTO_CGROUP, uint64(cradle)
 	}
-	for _, c := range InitCapabilities {
+	for _, c := range slices.Concat(InitCapabilities, more) {
 		bit := uint32(1) << (c % 32)
 		n.caps[c/32].Effective |= bit
 		n.caps[c/32].Permitted |= bit

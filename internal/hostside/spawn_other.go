@@ -8,6 +8,6 @@ import (
 )
 
 // Spawn is for amd64 alone; New refuses other machines by name before anything gets here.
-func Spawn(string, *os.File, *os.File, int) (*Init, error) {
+func Spawn(string, *os.File, *os.File, int, ...uintptr) (*Init, error) {
 	return nil, errors.ErrUnsupported
 }

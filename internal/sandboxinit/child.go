@@ -71,6 +71,8 @@ type child struct {
 	given      []int   // what becomes wire.FirstFile and the next ones
 	closeFrom  uintptr // the first descriptor that the program does not get
 	template   bool    // the program makes copies of itself
+	kernel     bool    // the program is a kernel in user space
+	guest      bool    // the program is one of such a kernel's
 	keep       [2]unix.CapUserData
 	filter     unix.SockFprog
 	filterFlag uintptr
@@ -295,7 +297,7 @@ func (c *child) prepare() syscall.Errno {
 	}
 	c.failed.step = stepCgroupNS
 	// What a template makes is born in groups outside of its own, which a namespace would hide from it.
-	if !c.template {
+	if !c.template && !c.guest {
 		if _, _, e := syscall.RawSyscall(syscall.SYS_UNSHARE, syscall.CLONE_NEWCGROUP, 0, 0); e != 0 {
 			return e
 		}
@@ -307,8 +309,10 @@ func (c *child) prepare() syscall.Errno {
 		return e
 	}
 	c.failed.step = stepOOM
-	if e := c.raiseOOMScore(); e != 0 {
-		return e
+	if !c.guest {
+		if e := c.raiseOOMScore(); e != 0 {
+			return e
+		}
 	}
 	c.failed.step = stepStdio
 	for i := 0; i < 3; i++ {
@@ -351,44 +355,15 @@ func (c *child) raiseOOMScore() syscall.Errno {
 	return 0
 }
 
-//go:norace
-//go:nosplit
-func (c *child) setLimits() syscall.Errno {
-	syscall.RawSyscall(syscall.SYS_UMASK, 0o022, 0, 0)
-	for i := 0; i < len(wire.ProgramLimits); i++ {
-		l := &wire.ProgramLimits[i]
-		if c.template && (l.What == unix.RLIMIT_SIGPENDING || l.What == unix.RLIMIT_MEMLOCK) {
-			continue // the kernel would bound all its copies together by them; each has its own
-		}
-		if e := setLimit(l); e != 0 {
-			return e
-		}
-	}
-	return 0
-}
-
-// setLimit sets what can be set: nobody inside may raise a hard limit.
-//
-//go:norace
-//go:nosplit
-func setLimit(l *wire.Rlimit) syscall.Errno {
-	var now, then syscall.Rlimit
-	_, _, e := syscall.RawSyscall6(syscall.SYS_PRLIMIT64, 0, l.What, 0, uintptr(unsafe.Pointer(&now)), 0, 0)
-	if e != 0 {
-		return e
-	}
-	then.Cur, then.Max = l.Under(now.Max)
-	_, _, e = syscall.RawSyscall6(syscall.SYS_PRLIMIT64, 0, l.What, uintptr(unsafe.Pointer(&then)), 0, 0, 0)
-	return e
-}
-
 // fence takes every right away, in the order in which the kernel lets them go. The filter comes last but for one limit,
 // since it would refuse some of this.
 //
 //go:norace
 //go:nosplit
 func (c *child) fence() syscall.Errno {
-	if c.template {
+	if c.kernel {
+		// It gives up itself what it does not need once it has built its own fence.
+	} else if c.template {
 		if e := c.keepCapabilities(); e != 0 {
 			return e
 		}
@@ -414,15 +389,15 @@ func (c *child) fence() syscall.Errno {
 		return e
 	}
 	c.failed.step = stepFilter
+	if c.kernel || c.guest {
+		return c.limitFiles()
+	}
 	notes, _, e := syscall.RawSyscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, c.filterFlag,
 		uintptr(unsafe.Pointer(&c.filter)))
 	if e != 0 {
 		return e
 	}
-	c.failed.step = stepLimits
-	// Last, since what is open by now may have numbers beyond this limit.
-	files := wire.Rlimit{What: unix.RLIMIT_NOFILE, Soft: c.openFiles, Hard: c.openFiles}
-	if e := setLimit(&files); e != 0 {
+	if e := c.limitFiles(); e != 0 {
 		return e
 	}
 	c.failed.errno = int32(notes) // closes when the program is executed
@@ -441,8 +416,11 @@ func (c *child) dropCapabilities() syscall.Errno {
 			return e
 		}
 	}
-	if _, _, e := syscall.RawSyscall6(syscall.SYS_PRCTL, unix.PR_SET_SECUREBITS, secureBits, 0, 0, 0, 0); e != 0 {
-		return e
+	// A kernel in user space does not have these bits; no bounds and no new privileges are what keeps rights away there.
+	if !c.guest {
+		if _, _, e := syscall.RawSyscall6(syscall.SYS_PRCTL, unix.PR_SET_SECUREBITS, secureBits, 0, 0, 0, 0); e != 0 {
+			return e
+		}
 	}
 	_, _, e := syscall.RawSyscall6(syscall.SYS_PRCTL, unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0, 0)
 	if e != 0 {

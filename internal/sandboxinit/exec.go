@@ -50,6 +50,10 @@ func (s *sandbox) exec(e *wire.Exec, files []*os.File) error {
 	if e.Forked {
 		return s.adopt(e, files)
 	}
+	streams, files, err := takeStreams(e, files)
+	if err != nil {
+		return s.fail(step("take streams", err))
+	}
 	given, files, err := takeGiven(e, files)
 	if err != nil {
 		return s.fail(step("take the program's descriptors", err))
@@ -59,12 +63,8 @@ func (s *sandbox) exec(e *wire.Exec, files []*os.File) error {
 		return s.fail(step("make the socket to wait at", err))
 	}
 	defer unix.Close(hold)
-	files, err = s.takeFreezer(e.Freezer, files)
-	if err != nil {
+	if files, err = s.takeGroups(e, files); err != nil {
 		return s.fail(step("take control groups", err))
-	}
-	if want := e.CgroupFiles; e.BornIn && len(files) != want+1 || !e.BornIn && len(files) != want {
-		return s.fail(step("take control groups", errors.New("descriptors missing")))
 	}
 	p, err := s.makePipes(e.Stdin)
 	if err != nil {
@@ -86,7 +86,7 @@ func (s *sandbox) exec(e *wire.Exec, files []*os.File) error {
 		return s.fail(err)
 	}
 	facts := s.facts(w.pid)
-	if !s.setup.Template {
+	if c.filterFlag != 0 {
 		notes, name, err := w.fetch()
 		if err != nil {
 			w.close() // which ends the child
@@ -98,7 +98,25 @@ func (s *sandbox) exec(e *wire.Exec, files []*os.File) error {
 	}
 	s.waiting = &waiting{started: w, pipes: p, name: e.Argv[0], held: far}
 	keep = true
+	if s.guest != nil {
+		if err := s.guest.relay(p, streams); err != nil {
+			return s.fail(step("copy streams", err))
+		}
+	}
 	return s.conn.Send(wire.Message{Started: facts}, p.far...)
+}
+
+// takeGroups keeps the freezer, and returns what the program joins its groups by.
+func (s *sandbox) takeGroups(e *wire.Exec, files []*os.File) ([]*os.File, error) {
+	files, err := s.takeFreezer(e.Freezer, files)
+	want := e.CgroupFiles
+	if e.BornIn {
+		want++
+	}
+	if err == nil && len(files) != want {
+		err = errors.New("descriptors missing")
+	}
+	return files, err
 }
 
 // takeFreezer keeps the last descriptor as that of the freezer, if it is one. It is the same with every program.
@@ -240,7 +258,13 @@ func (s *sandbox) newChild(e *wire.Exec, p *pipes, cgroups []*os.File) *child {
 		c.cgroups = append(c.cgroups, wire.FD(f))
 	}
 	c.setCPUs(e.CPUs)
-	if !c.template {
+	c.kernel, c.guest = s.setup.Kernel, s.guest != nil
+	if c.guest {
+		c.cgroups = append(c.cgroups, s.guest.tasks)
+	}
+	if c.kernel || c.guest {
+		// Its fence is what the kernel is, and what is around that.
+	} else if !c.template {
 		c.filterFlag = unix.SECCOMP_FILTER_FLAG_NEW_LISTENER
 	} else if !s.single {
 		for _, n := range []uint{unix.CAP_SETUID, unix.CAP_SETGID} { // to map ids of others than itself
@@ -329,14 +353,7 @@ func (s *sandbox) facts(pid int) *wire.Started {
 		Status: s.readProc(at + "status"), Mounts: s.readProc(at + "mountinfo"), UIDMap: s.readProc(at + "uid_map"),
 		Interfaces: interfaces(s.readProc("self/net/dev")),
 	}
-	for _, kind := range wire.NamespaceKinds {
-		buf := make([]byte, 64)
-		n, err := unix.Readlinkat(s.proc, at+"ns/"+kind, buf)
-		if err != nil {
-			n = 0
-		}
-		f.Namespaces = append(f.Namespaces, string(buf[:n]))
-	}
+	f.Namespaces = s.namespaces(pid)
 	return f
 }
 
@@ -363,6 +380,9 @@ func (s *sandbox) reap() {
 			}
 			if pid != l.pid {
 				continue
+			}
+			if s.guest != nil {
+				s.guest.ended()
 			}
 			ended := wire.Ended{WaitStatus: uint32(status), NotStarted: l.notStarted}
 			if s.conn.Send(wire.Message{Ended: &ended}) != nil {

@@ -55,6 +55,7 @@ type sandbox struct {
 	hold     *os.File // where the interpreter waits for its code, if one does
 	leaders  chan leader
 	sockets  listeners
+	guest    *guest // where init is that of a kernel in user space
 }
 
 // Main runs init until its lifeline closes and returns the process's exit code.
@@ -148,6 +149,9 @@ func (s *sandbox) serve(m wire.Message, files []*os.File) error {
 		if err := s.build(m.Setup, files); err != nil {
 			return s.fail(err)
 		}
+		if s.guest != nil {
+			return s.conn.Send(wire.Message{Ready: &wire.Ready{}})
+		}
 		data := os.NewFile(uintptr(s.data), "data")
 		return s.conn.Send(wire.Message{Ready: &wire.Ready{LandlockABI: s.abi, Buffer: s.buffer}}, data)
 	case m.Exec != nil:
@@ -158,6 +162,8 @@ func (s *sandbox) serve(m wire.Message, files []*os.File) error {
 		return s.resume(m.Resume, files)
 	case m.Open != nil:
 		return s.open(m.Open.Path)
+	case m.Look != nil:
+		return s.look()
 	}
 	return s.fail(step("read message", errors.New("unknown message")))
 }

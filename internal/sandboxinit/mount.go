@@ -30,11 +30,14 @@ type attached struct {
 // first, with the rights of whoever started the sandbox; then init takes its own ids and no host path is used again.
 func (s *sandbox) build(setup *wire.Setup, files []*os.File) error {
 	s.setup, s.single = setup, setup.SingleID
+	if setup.Guest {
+		return s.buildGuest(files)
+	}
 	s.ignoreSignals()
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return step("make mounts private", err)
 	}
-	host, err := openHost(setup)
+	host, beside, err := openHost(setup)
 	if err != nil {
 		return err
 	}
@@ -56,13 +59,11 @@ func (s *sandbox) build(setup *wire.Setup, files []*os.File) error {
 	if err := s.fillRoot(); err != nil {
 		return err
 	}
-	if err := s.makeProc(); err != nil {
-		return err
-	}
-	if err := s.makeDev(); err != nil {
-		return err
-	}
-	if err := s.makeData(files); err != nil {
+	if setup.Kernel {
+		if err := s.buildAround(files, beside); err != nil {
+			return err
+		}
+	} else if err := s.buildWithin(files); err != nil {
 		return err
 	}
 	if err := s.enter(); err != nil {
@@ -77,26 +78,49 @@ func (s *sandbox) build(setup *wire.Setup, files []*os.File) error {
 	return s.makeRuleset()
 }
 
-// openHost opens everything of the host that the sandbox will show, already read-only.
-func openHost(setup *wire.Setup) ([]attached, error) {
-	var list []attached
+// buildWithin completes the root with what is not the host's.
+func (s *sandbox) buildWithin(files []*os.File) error {
+	if err := s.makeProc(); err != nil {
+		return err
+	}
+	if err := s.makeDev(); err != nil {
+		return err
+	}
+	return s.makeData(files)
+}
+
+// openHost opens everything of the host that the sandbox will show, already read-only: in the program's root, and beside it
+// where there is a Kernel.
+func openHost(setup *wire.Setup) (list, beside []attached, err error) {
 	for _, m := range setup.Mounts {
 		a, err := cloneTree(m.Source, sealed)
 		if err != nil {
-			return nil, step("open "+m.Target+" of the host", err)
+			return nil, nil, step("open "+m.Target+" of the host", err)
 		}
 		a.target = m.Target
 		list = append(list, a)
 	}
+	for _, m := range setup.Beside {
+		a, err := cloneTree(m.Source, sealed)
+		if err != nil {
+			return nil, nil, step("open "+m.Target+" of the host", err)
+		}
+		a.target = m.Target
+		beside = append(beside, a)
+	}
+	devices := &list
+	if setup.Kernel {
+		devices = &beside
+	}
 	for _, name := range []string{"null", "zero", "full", "random", "urandom", "tty"} {
 		a, err := cloneTree("/dev/"+name, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC)
 		if err != nil {
-			return nil, step("open /dev/"+name+" of the host", err)
+			return nil, nil, step("open /dev/"+name+" of the host", err)
 		}
 		a.target = "/dev/" + name
-		list = append(list, a)
+		*devices = append(*devices, a)
 	}
-	// Last, for it covers /tmp, below which a mount may have its source.
+	// Last, since what it is shown through covers a folder of the host.
 	if setup.Inputs != "" {
 		open := openInputs
 		if setup.Template {
@@ -104,12 +128,12 @@ func openHost(setup *wire.Setup) ([]attached, error) {
 		}
 		a, err := open(setup.Inputs)
 		if err != nil {
-			return nil, step("open /inputs of the host", err)
+			return nil, nil, step("open /inputs of the host", err)
 		}
 		a.target = "/inputs"
 		list = append(list, a)
 	}
-	return list, nil
+	return list, beside, nil
 }
 
 // openInputs shows the folder of inputs through an overlay of itself and nothing: the program's table of mounts then names
@@ -282,20 +306,24 @@ func (s *sandbox) fillRoot() error {
 		}
 	}
 	for _, f := range s.setup.Files {
-		if err := s.folder(path.Dir(f.Path)); err != nil {
-			return step("make file "+f.Path, err)
-		}
-		fd, err := s.inRoot(f.Path, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_NOFOLLOW, 0o444)
-		if err != nil {
-			return step("make file "+f.Path, err)
-		}
-		file := os.NewFile(uintptr(fd), f.Path)
-		_, err = file.Write(f.Data)
-		if err := errors.Join(err, file.Close()); err != nil {
+		if err := s.file(f); err != nil {
 			return step("make file "+f.Path, err)
 		}
 	}
 	return nil
+}
+
+func (s *sandbox) file(f wire.File) error {
+	if err := s.folder(path.Dir(f.Path)); err != nil {
+		return err
+	}
+	fd, err := s.inRoot(f.Path, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_NOFOLLOW, 0o444)
+	if err != nil {
+		return err
+	}
+	file := os.NewFile(uintptr(fd), f.Path)
+	_, err = file.Write(f.Data)
+	return errors.Join(err, file.Close())
 }
 
 func (s *sandbox) link(l wire.Link) error {
@@ -364,6 +392,9 @@ func (s *sandbox) makeData(files []*os.File) error {
 			return step("make "+at, err)
 		}
 	}
+	if s.setup.Kernel {
+		return step("make /code", s.folder("/code")) // which the kernel makes
+	}
 	return s.makeCode()
 }
 
@@ -422,8 +453,10 @@ func (s *sandbox) enter() error {
 	if err := unix.Unmount(".", unix.MNT_DETACH); err != nil {
 		return step("leave the host's root", err)
 	}
-	if err := setAttr(s.root, unix.MOUNT_ATTR_RDONLY, 0); err != nil {
-		return step("seal root", err)
+	if !s.setup.Kernel { // whose image is sealed, and which keeps what it knows in its own root
+		if err := setAttr(s.root, unix.MOUNT_ATTR_RDONLY, 0); err != nil {
+			return step("seal root", err)
+		}
 	}
 	return step("enter root", unix.Chdir("/"))
 }

@@ -117,6 +117,8 @@ const (
 	kindEnded
 	kindOpen
 	kindOpened
+	kindLook
+	kindLooked
 	kindFailed
 )
 
@@ -145,6 +147,10 @@ func (m *Message) is() (byte, part) {
 		return kindOpen, m.Open
 	case m.Opened != nil:
 		return kindOpened, m.Opened
+	case m.Look != nil:
+		return kindLook, m.Look
+	case m.Looked != nil:
+		return kindLooked, m.Looked
 	case m.Failed != nil:
 		return kindFailed, m.Failed
 	}
@@ -176,6 +182,10 @@ func (m *Message) become(kind byte) part {
 		m.Open = new(Open)
 	case kindOpened:
 		m.Opened = new(Opened)
+	case kindLook:
+		m.Look = new(Look)
+	case kindLooked:
+		m.Looked = new(Looked)
 	case kindFailed:
 		m.Failed = new(Failed)
 	}
@@ -215,6 +225,10 @@ func (s *Setup) fields(c *codec) {
 	c.flag(&s.SingleID)
 	c.flag(&s.KeepOwner)
 	c.flag(&s.Template)
+	c.flag(&s.Kernel)
+	c.flag(&s.Guest)
+	list(c, &s.Beside, func(m *Mount) { c.text(&m.Source); c.text(&m.Target) })
+	c.bytes(&s.Config)
 	list(c, &s.Mounts, func(m *Mount) { c.text(&m.Source); c.text(&m.Target) })
 	list(c, &s.Links, func(l *Link) { c.text(&l.Path); c.text(&l.Target) })
 	list(c, &s.Files, func(f *File) { c.text(&f.Path); c.bytes(&f.Data) })
@@ -226,6 +240,7 @@ func (s *Setup) fields(c *codec) {
 	c.bytes(&s.Filter)
 	c.flag(&s.Landlock)
 	integer(c, &s.OpenFiles)
+	integer(c, &s.Processes)
 }
 
 func (r *Ready) fields(c *codec) {
@@ -244,6 +259,7 @@ func (e *Exec) fields(c *codec) {
 	integer(c, &e.CgroupFiles)
 	list(c, &e.CPUs, func(n *int) { integer(c, n) })
 	c.flag(&e.Freezer)
+	integer(c, &e.Streams)
 	c.flag(&e.Stdin)
 	c.flag(&e.Held)
 	c.flag(&e.Forked)
@@ -283,6 +299,12 @@ func (e *Ended) fields(c *codec) {
 func (o *Open) fields(c *codec) { c.bytes(&o.Path) }
 
 func (o *Opened) fields(c *codec) { c.flag(&o.NotRegular) }
+
+func (*Look) fields(*codec) {}
+
+func (l *Looked) fields(c *codec) {
+	list(c, &l.Processes, func(p *Process) { c.text(&p.Status); list(c, &p.Namespaces, c.text) })
+}
 
 func (f *Failed) fields(c *codec) {
 	c.text(&f.Step)

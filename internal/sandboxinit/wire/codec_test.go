@@ -14,15 +14,16 @@ import (
 func messages() map[string]Message {
 	return map[string]Message{
 		"setup": {Setup: &Setup{
-			SingleID: true, KeepOwner: true, Template: true, Mounts: []Mount{{"/usr", "/usr"}, {"", "/x"}}, Links: []Link{{"/bin", "usr/bin"}},
+			SingleID: true, KeepOwner: true, Template: true, Kernel: true, Guest: true,
+			Beside: []Mount{{"/a", "/b"}}, Config: []byte("{}"), Mounts: []Mount{{"/usr", "/usr"}, {"", "/x"}}, Links: []Link{{"/bin", "usr/bin"}},
 			Files: []File{{"/etc/hosts", []byte("127.0.0.1 localhost\n")}, {"/etc/empty", []byte{}}}, Inputs: "/in",
 			DiskBytes: math.MaxInt64, DiskFiles: 1, DiskGiven: true, Hostname: "sandbox", Filter: bytes.Repeat([]byte{0, 0xff}, 3000),
-			Landlock: true, OpenFiles: math.MaxUint64,
+			Landlock: true, OpenFiles: math.MaxUint64, Processes: 5,
 		}},
 		"ready": {Ready: &Ready{LandlockABI: 7, Buffer: "4096\t4096\t4096"}},
 		"exec": {Exec: &Exec{
 			Argv: [][]byte{[]byte("sh"), {}, {0xff, '\n'}}, Env: [][]byte{[]byte("A=b")}, Dir: "/workspace", HasCode: true,
-			CodeName: "main.py", Files: 3, BornIn: true, CgroupFiles: 5, CPUs: []int{0, 300}, Freezer: true, Stdin: true,
+			CodeName: "main.py", Files: 3, BornIn: true, CgroupFiles: 5, CPUs: []int{0, 300}, Freezer: true, Streams: 3, Stdin: true,
 			Held: true, Forked: true, Channel: true,
 		}},
 		"started": {Started: &Started{
@@ -37,6 +38,8 @@ func messages() map[string]Message {
 		"ended":      {Ended: &Ended{WaitStatus: math.MaxUint32, NotStarted: "no such program"}},
 		"open":       {Open: &Open{Path: []byte("a\xff/b")}},
 		"opened":     {Opened: &Opened{NotRegular: true}},
+		"look":       {Look: &Look{}},
+		"looked":     {Looked: &Looked{Processes: []Process{{Status: "Pid:\t2\n", Namespaces: []string{"a"}}}}},
 		"failed":     {Failed: &Failed{Step: "mount proc", Errno: 13, Detail: "permission denied"}},
 		"empty":      {Opened: &Opened{}},
 		"empty list": {Started: &Started{Namespaces: []string{}, Interfaces: []string{}}},
@@ -73,7 +76,7 @@ func tried(set map[string]bool, part string) bool {
 			return true
 		}
 	}
-	return part == "Go" || part == "Resumed" // which have no fields
+	return part == "Go" || part == "Look" || part == "Resumed" // which have no fields
 }
 
 func TestRoundTrip(t *testing.T) {

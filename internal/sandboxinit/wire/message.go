@@ -14,6 +14,8 @@
 //	         ◀──────────── Ended, once, when the leader has ended
 //	Open     ────────────▶ only when nothing of the user's is alive
 //	         ◀──────────── Opened (descriptor) | Failed
+//	Look     ────────────▶ at any time
+//	         ◀──────────── Looked | Failed
 //
 // The socket is the lifeline too: when the driver's end closes, init ends and the kernel ends everything inside with it.
 // Nothing inside the sandbox ever holds either end.
@@ -34,6 +36,8 @@ type Message struct {
 	Ended   *Ended
 	Open    *Open
 	Opened  *Opened
+	Look    *Look
+	Looked  *Looked
 	Failed  *Failed
 }
 
@@ -49,7 +53,16 @@ type Setup struct {
 	// their own; its inputs show the very folder, whose own folders are those of the copies; and its program keeps the rights
 	// by which it makes copies of itself.
 	Template bool
+	// Kernel says that the program is a kernel in user space, of Glovebox's own choice, and the sandbox's program one of its.
+	// What is built for the latter is then at ImageDir of another root, which has a whole /proc, the devices, Beside and
+	// Config at ConfigPath. What is executed there keeps init's rights over the sandbox's own namespaces.
+	Kernel bool
+	// Guest says that init is the first process of such a kernel: what it would build is there. It makes no namespaces and
+	// installs no filter, for those that count are around the kernel.
+	Guest bool
 
+	Beside []Mount // shown beside ImageDir
+	Config []byte  // the contents of ConfigPath
 	Mounts []Mount
 	Links  []Link
 	Files  []File
@@ -63,6 +76,7 @@ type Setup struct {
 	Filter    []byte // struct sock_filter array for the program
 	Landlock  bool   // fence the program's files with Landlock too
 	OpenFiles uint64 // RLIMIT_NOFILE of the program
+	Processes int64  // of a Guest, which has to bound them itself
 }
 
 // Mount shows a file or folder of the host read-only.
@@ -98,7 +112,11 @@ type Exec struct {
 	CgroupFiles int
 	CPUs        []int // those to be kept to by affinity; none: all that the control groups leave
 	Freezer     bool
-	Stdin       bool // make a pipe for standard input; else it is empty
+	// Streams is how many of the last descriptors are ends of the streams, in a Guest, which cannot hand out its own: for
+	// standard output, standard error and, if asked, standard input. It copies between them and pipes of its own, since a pipe
+	// of the host takes part of a large write under such a kernel, and no program expects that.
+	Streams int
+	Stdin   bool // make a pipe for standard input; else it is empty
 	// Held gives the program a socket as HoldFD, at which it waits for its code (see package boot).
 	Held bool
 	// Forked says that the program's process is there already: a copy of a template's, which waits at ForkFD to be fenced.
@@ -157,6 +175,18 @@ type Open struct{ Path []byte }
 // Opened carries the descriptor.
 type Opened struct{ NotRegular bool }
 
+// Look asks what other processes there are.
+type Look struct{}
+
+// Looked is what the kernel says of every process of the sandbox's process namespace but init.
+type Looked struct{ Processes []Process }
+
+// Process is one of them.
+type Process struct {
+	Status     string   // /proc/PID/status
+	Namespaces []string // as in Started
+}
+
 // Failed says which step failed and the kernel's reason.
 type Failed struct {
 	Step   string
@@ -208,6 +238,16 @@ const WaitingConnections = 768
 // ReceiveBuffer is net.ipv4.tcp_rmem of a sandbox: the least, first and most bytes that a TCP socket holds of what was
 // sent to it. What an accepted socket holds counts for the run; one that waits to be accepted holds no more.
 const ReceiveBuffer = "4096\t32768\t32768"
+
+// ImageDir is where the sandbox's program's root is in that of a Kernel.
+const ImageDir = "/image"
+
+// ConfigPath is where a Kernel finds Setup.Config.
+const ConfigPath = "/bundle/config.json"
+
+// MeterSize is the size of what a Guest writes its counts to: 3 numbers of 64 bits, least byte first, which are the
+// processes and threads that its program has now and had at most, and how often it was seen to have all that it may have.
+const MeterSize = 24
 
 // ControlFD is the descriptor on which init finds its control socket.
 const ControlFD = 3

@@ -1,0 +1,161 @@
+package gvisor
+
+import (
+	"context"
+	"crypto/rand"
+	"debug/buildinfo"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"glovebox"
+	"glovebox/driver"
+	"glovebox/internal/cgroup"
+	"glovebox/internal/hostside"
+)
+
+// runscFix mends a runsc that is not where it should be.
+const runscFix = "keep runsc in the folder of glovebox, executable (make build puts it into bin)"
+
+// found is what the machine had when it was looked at. It is safe for concurrent use.
+type found struct {
+	mu  sync.Mutex
+	at  time.Time // when that was; zero: never
+	err error
+}
+
+// lookAgain is how long is believed what was found.
+const lookAgain = 5 * time.Second
+
+// Available is nil where the rung can be had, as far as a look tells that starts nothing.
+func (d *Driver) Available(context.Context) error {
+	d.found.mu.Lock()
+	defer d.found.mu.Unlock()
+	if d.found.at.IsZero() || time.Since(d.found.at) >= lookAgain {
+		d.found.err, d.found.at = nil, time.Now()
+		for _, c := range d.look() {
+			if !c.Available {
+				d.found.err = glovebox.Errorf(glovebox.CodeUnavailable, c.Fix, "the gvisor rung lacks %s: %s", c.Name, c.Detail)
+				break
+			}
+		}
+	}
+	return d.found.err
+}
+
+// look examines what a look tells that starts nothing.
+func (d *Driver) look() []glovebox.Control {
+	return []glovebox.Control{d.programControl("runsc", d.cfg.Runsc, runscFix),
+		d.programControl("glovebox-init", d.cfg.Init, hostside.InitFix), d.idControl()}
+}
+
+// Controls examines the machine for each control of the rung.
+func (d *Driver) Controls(ctx context.Context) []glovebox.Control {
+	all := d.look()
+	host, err := d.groups.Find(ctx)
+	var known *glovebox.Error
+	switch {
+	case errors.As(err, &known):
+		all = append(all, control("cgroups", false, known.Public, known.Fix))
+	case err != nil:
+		all = append(all, control("cgroups", false, "none are mounted at /sys/fs/cgroup",
+			"mount -t cgroup2 cgroup2 /sys/fs/cgroup; in a container: "+cgroup.ContainerFix))
+	default:
+		for _, f := range host.Controls(d.groups.Parent(host)) {
+			c := control("cgroup "+f.Name, f.Available, f.Detail, f.Fix)
+			c.Required = f.Name != "cpuset" // in whose place there is affinity
+			all = append(all, c)
+		}
+	}
+	for i := range all {
+		all[i].Required = all[i].Required || !strings.HasPrefix(all[i].Name, "cgroup ")
+	}
+	trial := d.trialControl(ctx)
+	trial.Required = true
+	return append(all, trial)
+}
+
+func control(name string, available bool, detail, fix string) glovebox.Control {
+	if available {
+		fix = ""
+	}
+	return glovebox.Control{Isolation: glovebox.IsolationGVisor, Name: name, Available: available, Detail: detail, Fix: fix}
+}
+
+func (d *Driver) programControl(name, path, fix string) glovebox.Control {
+	if err := unix.Access(path, unix.X_OK); err != nil {
+		return control(name, false, "missing or not executable", fix)
+	}
+	if name == "runsc" {
+		return control(name, true, d.version(), "")
+	}
+	return control(name, true, "found", "")
+}
+
+// idControl is about ids of the sandbox's own: without them runsc cannot give the program another id than its own.
+func (d *Driver) idControl() glovebox.Control {
+	const name = "own user ids"
+	if os.Getuid() == 0 {
+		if r := d.unmapped(); r != nil {
+			return control(name, false, r.Public, r.Fix)
+		}
+		return control(name, true, fmt.Sprintf("%d blocks from %d", d.cfg.IDs.Count/hostside.BlockSize, d.cfg.IDs.Start), "")
+	}
+	uid, account := hostside.Account()
+	pool, ok := hostside.SystemSubordinates().Own(uid, account)
+	helper := hostside.FindProgram("newuidmap") != ""
+	switch {
+	case !helper:
+		return control(name, false, "newuidmap is missing", hostside.SystemSubordinates().Fix(uid, account, ok, helper))
+	case !ok:
+		return control(name, false, "this user has no subordinate ids",
+			hostside.SystemSubordinates().Fix(uid, account, ok, helper))
+	}
+	return control(name, true, fmt.Sprintf("%d blocks of subordinate ids", pool.Count/hostside.BlockSize), "")
+}
+
+// trialControl makes a sandbox with the usual limits, brings a program to its gate and takes all down again. The sandbox has
+// no image, so that the program is not found once the gate opens.
+func (d *Driver) trialControl(ctx context.Context) glovebox.Control {
+	const name = "a sandbox can be made"
+	if err := d.Available(ctx); err != nil {
+		return control(name, false, "what it needs is missing", "mend what is missing above")
+	}
+	s, err := d.Start(ctx, driver.Spec{
+		ID: "doctor_" + strings.ToLower(rand.Text()), Limits: glovebox.Limits{
+			CPUs: 1, Memory: 128 * glovebox.MiB, Disk: glovebox.MiB, Files: 64, OpenFiles: 1024, Processes: 128,
+		},
+	})
+	if err == nil {
+		_, err = s.Exec(ctx, driver.Command{Argv: []string{"/nothing"}, Env: []string{}, Dir: "/workspace"})
+		err = errors.Join(err, s.Close(ctx))
+	}
+	var known *glovebox.Error
+	switch {
+	case err == nil:
+		return control(name, true, "made and removed", "")
+	case errors.As(err, &known):
+		return control(name, false, known.Public, known.Fix)
+	}
+	return control(name, false, err.Error(), "mend what is missing above; if nothing is, report this text")
+}
+
+// readVersion tells which gVisor a runsc was built from.
+func readVersion(path string) string {
+	const unknown = "runsc, version unknown"
+	info, err := buildinfo.ReadFile(path)
+	if err != nil {
+		return unknown
+	}
+	for _, m := range append(info.Deps, &info.Main) {
+		if m.Path == "gvisor.dev/gvisor" {
+			return "gVisor " + m.Version
+		}
+	}
+	return unknown
+}

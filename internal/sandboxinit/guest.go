@@ -1,0 +1,271 @@
+package sandboxinit
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"glovebox/internal/kernelfile"
+	"glovebox/internal/sandboxinit/wire"
+)
+
+// guest is what init keeps for itself under a kernel in user space.
+type guest struct {
+	tasks   int // the file by which the program joins the group that bounds its processes
+	current int // how many are in it
+	most    int64
+	meter   *os.File
+
+	counts  [3]int64 // as wire.MeterSize says; of the goroutine that counts
+	stop    chan struct{}
+	counted chan struct{}
+	relays  []*relay
+}
+
+// countEvery is how often processes are counted while a program runs.
+const countEvery = 10 * time.Millisecond
+
+// buildGuest takes what the kernel made.
+func (s *sandbox) buildGuest(files []*os.File) error {
+	s.landlock = -1
+	if len(files) != 1 {
+		return step("take meter", errors.New("descriptor missing"))
+	}
+	meter, err := unix.FcntlInt(files[0].Fd(), unix.F_DUPFD_CLOEXEC, 3)
+	if err != nil {
+		return step("take meter", err)
+	}
+	// The program runs under another id, and may not look into this process.
+	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
+		return step("make init undumpable", err)
+	}
+	for at, to := range map[string]*int{"/proc": &s.proc, "/code": &s.code} {
+		if *to, err = unix.Open(at, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
+			return step("open "+at, err)
+		}
+	}
+	g := &guest{most: s.setup.Processes, meter: os.NewFile(uintptr(meter), "meter")}
+	if err := g.boundProcesses(); err != nil {
+		return step("bound processes", err)
+	}
+	s.guest = g
+	return nil
+}
+
+// boundProcesses makes the group of processes that the program is born in. It is out of sight once its files are open.
+func (g *guest) boundProcesses() error {
+	const at = "/code"
+	if err := unix.Mount("none", at, "cgroup", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "pids"); err != nil {
+		return err
+	}
+	group := path.Join(at, "run")
+	if err := unix.Mkdir(group, 0o755); err != nil {
+		return err
+	}
+	if err := kernelfile.Write(path.Join(group, "pids.max"), strconv.FormatInt(g.most, 10)); err != nil {
+		return err
+	}
+	for name, to := range map[string]*int{"tasks": &g.tasks, "pids.current": &g.current} {
+		flags := unix.O_RDONLY
+		if name == "tasks" {
+			flags = unix.O_WRONLY
+		}
+		fd, err := unix.Open(path.Join(group, name), flags|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		*to = fd
+	}
+	return unix.Unmount(at, unix.MNT_DETACH)
+}
+
+// relay begins to copy between the program's pipes and those of the driver, and to count.
+func (g *guest) relay(p *pipes, streams []*os.File) error {
+	if len(streams) != len(p.far) {
+		return errors.New("descriptors missing")
+	}
+	g.relays = nil
+	for i, near := range p.far {
+		from, to := near, streams[i]
+		if i == 2 {
+			from, to = to, from
+		}
+		r, err := newRelay(from, to)
+		if err != nil {
+			return err
+		}
+		go r.run() // until the stream ends, or this process
+		if i < 2 {
+			g.relays = append(g.relays, r)
+		}
+	}
+	for _, f := range p.far {
+		f.Close()
+	}
+	p.far = nil
+	g.counts, g.stop, g.counted = [3]int64{}, make(chan struct{}), make(chan struct{})
+	go g.count(g.stop, g.counted)
+	return nil
+}
+
+// ended brings out what the leader printed, and the counts, before its end is told: whoever hears of it may end everything.
+func (g *guest) ended() {
+	if g.stop != nil {
+		close(g.stop)
+		<-g.counted
+		g.stop = nil
+	}
+	for _, r := range g.relays {
+		r.flush()
+	}
+}
+
+// count writes the counts to the meter until it is to stop, and once more then.
+func (g *guest) count(stop <-chan struct{}, done chan<- struct{}) {
+	defer close(done)
+	tick := time.NewTicker(countEvery)
+	defer tick.Stop()
+	for last := false; !last; {
+		select {
+		case <-tick.C:
+		case <-stop:
+			last = true
+		}
+		b := make([]byte, 32)
+		n, err := unix.Pread(g.current, b, 0)
+		if err != nil {
+			continue
+		}
+		now, err := strconv.ParseInt(strings.TrimSpace(string(b[:n])), 10, 64)
+		if err != nil {
+			continue
+		}
+		now = min(now, g.most) // one that is being made counts twice for a moment
+		g.counts[0], g.counts[1] = now, max(g.counts[1], now)
+		if now >= g.most {
+			g.counts[2]++
+		}
+		out := make([]byte, 0, wire.MeterSize)
+		for _, c := range g.counts {
+			out = binary.LittleEndian.AppendUint64(out, uint64(c))
+		}
+		// Counts that do not arrive are unknown.
+		_, _ = g.meter.WriteAt(out, 0)
+	}
+}
+
+// relay copies from one pipe to another.
+type relay struct {
+	from, to *os.File
+	raw      interface {
+		Read(func(uintptr) bool) error
+		Control(func(uintptr)) error
+	}
+
+	mu          sync.Mutex
+	moved       sync.Cond
+	taken, left int64 // bytes taken from the one, and of these given to the other
+	ended       bool
+}
+
+func newRelay(from, to *os.File) (*relay, error) {
+	r := &relay{}
+	r.moved.L = &r.mu
+	for f, mine := range map[*os.File]**os.File{from: &r.from, to: &r.to} {
+		fd, err := unix.FcntlInt(uintptr(wire.FD(f)), unix.F_DUPFD_CLOEXEC, 3)
+		if err == nil {
+			err = unix.SetNonblock(fd, true) // so that waiting takes no thread
+		}
+		if err != nil {
+			return nil, err
+		}
+		*mine = os.NewFile(uintptr(fd), "stream")
+	}
+	var err error
+	r.raw, err = r.from.SyscallConn()
+	return r, err
+}
+
+// run copies until the one ends or nobody reads the other.
+func (r *relay) run() {
+	b := make([]byte, 64<<10)
+	for {
+		n, err := r.take(b)
+		if err == nil {
+			_, err = r.to.Write(b[:n])
+		}
+		r.mu.Lock()
+		r.left += int64(n)
+		r.ended = err != nil
+		r.moved.Broadcast()
+		r.mu.Unlock()
+		if err != nil {
+			r.from.Close()
+			r.to.Close()
+			return
+		}
+	}
+}
+
+// take reads once. What it takes counts as taken at no other moment than it leaves the pipe.
+func (r *relay) take(b []byte) (n int, err error) {
+	waited := r.raw.Read(func(fd uintptr) bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		for {
+			if n, err = unix.Read(int(fd), b); err != unix.EINTR {
+				break
+			}
+		}
+		if err == nil {
+			r.taken += int64(n)
+		}
+		return err != unix.EAGAIN
+	})
+	if err = errors.Join(waited, err); err != nil {
+		return 0, err
+	}
+	if n == 0 {
+		return 0, io.EOF
+	}
+	return n, nil
+}
+
+// flush returns when all that is in the pipe now has been given on.
+func (r *relay) flush() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.ended {
+		return
+	}
+	n := 0
+	if err := r.raw.Control(func(fd uintptr) { n, _ = unix.IoctlGetInt(int(fd), unix.TIOCINQ) }); err != nil {
+		return
+	}
+	for all := r.taken + int64(n); !r.ended && r.left < all; {
+		r.moved.Wait()
+	}
+}
+
+// namespaces are the link texts of a process's namespaces, for those that can be read.
+func (s *sandbox) namespaces(pid int) []string {
+	var list []string
+	for _, kind := range wire.NamespaceKinds {
+		buf := make([]byte, 64)
+		n, err := unix.Readlinkat(s.proc, fmt.Sprintf("%d/ns/%s", pid, kind), buf)
+		if err != nil {
+			n = 0
+		}
+		list = append(list, string(buf[:n]))
+	}
+	return list
+}
