@@ -37,6 +37,9 @@ type Config struct {
 	RuntimeDir string
 	// ScratchDir holds the backing files of workspaces on disk. Required.
 	ScratchDir string
+	// WorkDisk is a block device that holds what hostside.DiskFile makes, for the workspace of one sandbox that needs one on
+	// disk. Empty: a file of ScratchDir behind a loop device.
+	WorkDisk string
 	// Accept names the controls that a run may go without: landlock. Anything else is required.
 	Accept []string
 }

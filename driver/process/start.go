@@ -194,7 +194,7 @@ func (s *sandbox) sendSetup(ctx context.Context) error {
 	}
 	var files []*os.File
 	if !hostside.InMemory(spec.Limits) {
-		disk, err := hostside.MakeDisk(ctx, s.driver.cfg.ScratchDir, spec.Limits, s.ids)
+		disk, err := s.driver.makeDisk(ctx, spec.Limits, s.ids)
 		if err != nil {
 			return fmt.Errorf("make workspace: %w", err)
 		}
@@ -202,6 +202,14 @@ func (s *sandbox) sendSetup(ctx context.Context) error {
 		setup.DiskGiven, files = true, []*os.File{disk}
 	}
 	return s.link.Send(wire.Message{Setup: setup}, files...)
+}
+
+// makeDisk makes the sandbox's own file system outside of memory, or takes the one that there is for it.
+func (d *Driver) makeDisk(ctx context.Context, l glovebox.Limits, i *hostside.IDs) (*os.File, error) {
+	if d.cfg.WorkDisk != "" {
+		return hostside.TakeDisk(d.cfg.WorkDisk, l, i)
+	}
+	return hostside.MakeDisk(ctx, d.cfg.ScratchDir, l, i)
 }
 
 // filter is the system call filter of what is executed in the sandbox.

@@ -34,8 +34,9 @@ func inMemoryInstead(l glovebox.Limits) string {
 }
 
 // MakeDisk makes the sandbox's own file system on the host's disk: a sparse file of fixed size behind a loop device. Its
-// size is a hard limit that also counts files that are open but no longer have a name. What is returned is a detached mount.
-// The file lies in scratch without a name and the device detaches itself, so everything is gone once the last descriptor is.
+// size is a hard limit that also counts files that are open but no longer have a name. What is returned is a detached
+// mount. The file lies in scratch without a name and the device detaches itself, so everything is gone once the last
+// descriptor is.
 func MakeDisk(ctx context.Context, scratch string, l glovebox.Limits, i *IDs) (_ *os.File, err error) {
 	if os.Getuid() != 0 {
 		return nil, glovebox.Errorf(glovebox.CodeUnavailable, inMemoryInstead(l),
@@ -44,26 +45,44 @@ func MakeDisk(ctx context.Context, scratch string, l glovebox.Limits, i *IDs) (_
 	}
 	var undo cleanup.Stack
 	defer func() { err = errors.Join(err, undo.Run(context.WithoutCancel(ctx))) }()
-	if err := os.MkdirAll(scratch, 0o700); err != nil {
-		return nil, fmt.Errorf("make scratch folder: %w", err)
-	}
-	// Without a name, so that nothing is left whenever this process ends.
-	file, err := os.OpenFile(scratch, os.O_RDWR|unix.O_TMPFILE, 0o600)
+	file, err := DiskFile(ctx, scratch, l)
 	if err != nil {
-		return nil, fmt.Errorf("make backing file: %w", err)
-	}
-	undo.Push("close backing file", func(context.Context) error { return file.Close() })
-	if err := format(ctx, file, l, i); err != nil {
 		return nil, err
 	}
+	undo.Push("close backing file", func(context.Context) error { return file.Close() })
 	loop, device, err := attachLoop(file)
 	if err != nil {
 		return nil, err
 	}
 	undo.Push("close loop device", func(context.Context) error { return loop.Close() })
+	return TakeDisk(device, l, i)
+}
+
+// DiskFile makes the sparse file behind a workspace on disk: in scratch, without a name, so that nothing is left whenever
+// this process ends.
+func DiskFile(ctx context.Context, scratch string, l glovebox.Limits) (*os.File, error) {
+	if err := os.MkdirAll(scratch, 0o700); err != nil {
+		return nil, fmt.Errorf("make scratch folder: %w", err)
+	}
+	file, err := os.OpenFile(scratch, os.O_RDWR|unix.O_TMPFILE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("make backing file: %w", err)
+	}
+	if err := format(ctx, file, l); err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	return file, nil
+}
+
+// TakeDisk mounts a device that has what DiskFile makes, for a sandbox with ids of its own. What is returned is a detached
+// mount.
+func TakeDisk(device string, l glovebox.Limits, i *IDs) (*os.File, error) {
 	mount, err := mountDevice(device)
 	if err != nil {
 		return nil, err
+	}
+	if err := unix.Fchownat(wire.FD(mount), "", int(i.Init), int(i.Init), unix.AT_EMPTY_PATH); err != nil {
+		return nil, errors.Join(fmt.Errorf("take workspace: %w", err), mount.Close())
 	}
 	if err := takeSpare(mount, l.Files); err != nil {
 		return nil, errors.Join(err, mount.Close())
@@ -91,7 +110,7 @@ func takeSpare(mount *os.File, files int64) error {
 
 // format makes an ext4 of the size and with the inodes asked for. The tables come on top of the size, so that a program can
 // really fill it up to the limit.
-func format(ctx context.Context, file *os.File, l glovebox.Limits, i *IDs) error {
+func format(ctx context.Context, file *os.File, l glovebox.Limits) error {
 	mkfs := FindProgram("mkfs.ext4")
 	if mkfs == "" {
 		return glovebox.Errorf(glovebox.CodeUnavailable, "install e2fsprogs (apt-get install e2fsprogs)",
@@ -104,7 +123,7 @@ func format(ctx context.Context, file *os.File, l glovebox.Limits, i *IDs) error
 	}
 	cmd := exec.CommandContext(ctx, mkfs, "-q", "-F", "-b", "4096", "-m", "0", "-I", strconv.Itoa(inodeSize),
 		"-N", strconv.FormatInt(l.Files+16, 10), "-O", "^has_journal,^resize_inode",
-		"-E", fmt.Sprintf("lazy_itable_init=1,nodiscard,root_owner=%d:%d", i.Init, i.Init), "/proc/self/fd/3")
+		"-E", "lazy_itable_init=1,nodiscard,root_owner=0:0", "/proc/self/fd/3")
 	cmd.Env, cmd.ExtraFiles = []string{}, []*os.File{file}
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("mkfs.ext4: %w: %.200q", err, out)
@@ -195,8 +214,8 @@ func DiskUse(f *os.File, baseline int64, l glovebox.Limits) (driver.DiskUse, err
 }
 
 // freeOnDisk says what is left where the workspace is an ext4. Its tables leave a few blocks beyond the limit, and it
-// refuses a large write as a whole when the blocks left do not hold all of the (up to 2 MiB) page cache folio that the write
-// starts.
+// refuses a large write as a whole when the blocks left do not hold all of the (up to 2 MiB) page cache folio that the
+// write starts.
 func freeOnDisk(use driver.DiskUse, limit int64) int64 {
 	folio := min(2*int64(glovebox.MiB), limit/32)
 	left := min(use.FreeBytes, limit-use.Used)

@@ -1,0 +1,157 @@
+package microvm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"syscall"
+	"time"
+
+	"glovebox"
+	"glovebox/driver"
+	"glovebox/internal/guestlink"
+)
+
+// process is the program in the guest and all its descendants.
+type process struct {
+	sandbox        *sandbox
+	stdout, stderr *guestlink.Reader
+	stdin          *guestlink.Writer // nil when standard input is empty
+	released       time.Time
+	posture        glovebox.Posture
+
+	exited chan struct{}
+	exit   driver.Exit // only once exited is closed
+
+	mu   sync.Mutex
+	last driver.Sample // that the guest told
+}
+
+// watch waits for the leader's end, or the machine's.
+func (p *process) watch(m *machine) {
+	m.work.Go(func() {
+		defer close(p.exited)
+		ctx, stop := context.WithCancel(context.Background()) // the link's end ends the call
+		defer stop()
+		if err := m.link.Call(ctx, guestlink.MethodExited, nil, &p.exit); err != nil {
+			p.exit = driver.Exit{Lost: true}
+			_ = m.link.Close() // an agent that does not know is not what it was, and its machine ends
+			return
+		}
+		p.exit = plausible(p.exit)
+	})
+}
+
+// plausible is how a leader can have ended, of what the guest says.
+func plausible(e driver.Exit) driver.Exit {
+	switch {
+	case e.Lost, e.Code < 0, e.Code > 255, e.Signal < 0, e.Signal > 64, e.Signal != 0 && e.Code != 0:
+		return driver.Exit{Lost: true}
+	}
+	if len(e.NotStarted) > 1024 {
+		e.NotStarted = e.NotStarted[:1024]
+	}
+	if e.Signal != syscall.SIGSYS {
+		e.FenceKill = false
+	}
+	return e
+}
+
+func (p *process) Stdout() io.Reader         { return p.stdout }
+func (p *process) Stderr() io.Reader         { return p.stderr }
+func (p *process) Exited() <-chan struct{}   { return p.exited }
+func (p *process) Exit() driver.Exit         { return p.exit }
+func (p *process) Posture() glovebox.Posture { return p.posture }
+func (p *process) Released() time.Time       { return p.released }
+
+// over tells whether the leader has ended.
+func (p *process) over() bool {
+	select {
+	case <-p.exited:
+		return true
+	default:
+		return false
+	}
+}
+
+// Bounds of what is asked of an agent that may be busy, or no longer what it was.
+const (
+	sampleLimit = 10 * time.Second
+	killLimit   = 20 * time.Second
+)
+
+// Sample asks the guest for the counters of the tree. Once the machine has ended they are what they were last, and what the
+// host's kernel killed it for is added.
+func (p *process) Sample() (driver.Sample, error) {
+	m := p.sandbox.machine
+	ctx, cancel := context.WithTimeout(context.Background(), sampleLimit)
+	defer cancel()
+	var now driver.Sample
+	err := m.link.Call(ctx, guestlink.MethodSample, nil, &now)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case err == nil:
+		p.last = forward(p.last, now)
+		return p.last, nil
+	case m.link.Alive():
+		return driver.Sample{}, fmt.Errorf("read counters: %w", err)
+	}
+	outer, err := m.process.Sample()
+	if err != nil {
+		return driver.Sample{}, fmt.Errorf("read counters: %w", err)
+	}
+	s := p.last
+	s.Memory, s.Processes = 0, 0
+	s.OOMOutside += outer.OOMKills + max(outer.OOMOutside, 0)
+	return s, nil
+}
+
+// forward is now, without what a guest's kernel does not do: time and counts that fall.
+func forward(last, now driver.Sample) driver.Sample {
+	now.CPU = max(now.CPU, last.CPU)
+	now.MemoryPeak = max(now.MemoryPeak, last.MemoryPeak)
+	now.ProcessesPeak = max(now.ProcessesPeak, last.ProcessesPeak)
+	now.OOMKills = max(now.OOMKills, last.OOMKills)
+	now.OOMOutside = max(now.OOMOutside, last.OOMOutside)
+	now.ForksRefused = max(now.ForksRefused, last.ForksRefused)
+	return now
+}
+
+// Kill has the agent end the tree. An agent that does not do that in time loses its machine, which ends everything in it.
+func (p *process) Kill(ctx context.Context) error {
+	m := p.sandbox.machine
+	ask, cancel := context.WithTimeoutCause(ctx, killLimit, errors.New("the guest did not answer in time"))
+	defer cancel()
+	if m.link.Alive() {
+		if err := m.link.Call(ask, guestlink.MethodKill, nil, nil); err == nil {
+			return nil
+		}
+	}
+	undo, stop := context.WithTimeout(context.WithoutCancel(ctx), undoLimit)
+	defer stop()
+	return m.kill(undo)
+}
+
+// posture is what is in force: of the machine, of QEMU as its jail read it back, and of the program as the guest did.
+func (s *sandbox) posture(inside glovebox.Posture) glovebox.Posture {
+	p := glovebox.Posture{"rung": string(glovebox.IsolationMicroVM), "machine": "QEMU microvm, its own kernel",
+		"guest_kernel": s.kernel, "acceleration": "kvm", "lifeline": "held"}
+	if s.driver.cfg.Emulated {
+		p["acceleration"] = "emulated: no security boundary"
+	}
+	for k, v := range s.machine.process.Posture() {
+		p["jail_"+k] = v
+	}
+	n := 0
+	for k, v := range inside {
+		if n++; n > 64 || len(k) > 64 || len(v) > 512 {
+			continue // which no agent of ours says
+		}
+		p["guest_"+k] = v
+	}
+	delete(p, "guest_rung")
+	return p
+}
