@@ -44,8 +44,9 @@ type Config struct {
 	// Service runs the programs; Who asks.
 	Service glovebox.Service
 	Who     glovebox.Principal
-	// Isolation is the rung asked for; empty means the policy's choice.
+	// Isolation is the rung asked for, and Trust what is said of where the programs come from; empty means the policy's choice.
 	Isolation glovebox.Isolation
+	Trust     glovebox.Trust
 	// Folders are folders of the host in which files worth stealing are planted: absolute, the caller's own. Those in which
 	// nothing can be made are left out.
 	Folders []string
@@ -141,7 +142,7 @@ func run(ctx context.Context, cfg Config, all []Program) (_ *Report, err error) 
 		return nil, err
 	}
 	defer func() { err = l.close(err) }()
-	r := &Report{Axes: map[string]Count{}, Programs: []Outcome{}}
+	r := &Report{Isolation: cfg.Isolation, Axes: map[string]Count{}, Programs: []Outcome{}}
 	for n, p := range all {
 		if ctx.Err() != nil {
 			break

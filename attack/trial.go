@@ -75,6 +75,9 @@ func (l *laboratory) attack(ctx context.Context, p Program, r *Report) (Outcome,
 	}
 	after := freeRoom(l.folders())
 	o.freed.bytes, o.freed.files = room.bytes-after.bytes, room.files-after.files
+	if got := o.result.Isolation; got.Rank() < l.cfg.Isolation.Rank() {
+		found = append(found, fmt.Sprintf("it ran on the rung %s, below the rung %s that was asked for", got, l.cfg.Isolation))
+	}
 	out.Run, out.Start, r.Isolation, r.Posture = o.result.ID, o.result.Start, o.result.Isolation, o.result.Posture
 	return l.judge(out, o, found), nil
 }
@@ -115,8 +118,8 @@ func (l *laboratory) request(p Program) (glovebox.Request, error) {
 		return glovebox.Request{}, err
 	}
 	r := glovebox.Request{Code: string(code), CodeName: p.file, Lang: languages[path.Ext(p.file)],
-		Isolation: l.cfg.Isolation,
-		Collect:   true, Limits: glovebox.Limits{Wall: wall, View: 256 * glovebox.KiB}}
+		Isolation: l.cfg.Isolation, Trust: l.cfg.Trust, Collect: true,
+		Limits: glovebox.Limits{Wall: wall, View: 256 * glovebox.KiB}}
 	if l.cfg.Unnamed {
 		r.CodeName = ""
 	}

@@ -23,18 +23,17 @@ func (a *app) attackCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "attack",
 		Short: "Run hostile programs in sandboxes of this machine and tell what held",
-		Long: "Run hostile programs in sandboxes of this machine and tell what held.\n\n" +
+		Long: "Run hostile programs in sandboxes of this machine, on each rung that it has, and tell what held.\n\n" +
 			"What they are to find or change are marked files, sockets, memory and keys that this command plants and takes\n" +
 			"back; where a fence fails they do no other harm. They are judged from outside: by what was planted, by the\n" +
 			"kernel's own files and counters, by the result. Where only the program's own word can be had the verdict is\n" +
 			"\"said\". The exit code is 0 when all that was tried held, 1 when something broke, 126 when nothing could be tried.",
 		Args: noArgs,
 		RunE: func(*cobra.Command, []string) error {
-			cfg.Isolation = glovebox.Isolation(isolation)
 			if list {
 				return a.listAttacks(cfg.Axes)
 			}
-			return a.attack(cfg)
+			return a.attack(cfg, glovebox.Isolation(isolation))
 		},
 	}
 	f := cmd.Flags()
@@ -42,7 +41,8 @@ func (a *app) attackCommand() *cobra.Command {
 	f.StringArrayVar(&cfg.Axes, "axis", nil, "run one `AXIS` of FS NT CR RS KS IL LT OU CT (repeat; default all)")
 	f.BoolVar(&cfg.Disposable, "disposable", false,
 		"run those too that exhaust memory, disk, processes, CPU or output: on a machine that may be lost")
-	f.StringVar(&isolation, "isolation", "", "rung wanted at least: auto, process, gvisor, microvm or remote (default auto)")
+	f.StringVar(&isolation, "isolation", "",
+		"attack one `RUNG`: process, gvisor, microvm, remote, or auto for what runs get by default (default: each there is)")
 	f.BoolVar(&list, "list", false, "list the programs and run none")
 	f.BoolVar(&a.json, "json", a.json, "print JSON")
 	return cmd
@@ -71,9 +71,53 @@ func (a *app) listAttacks(axes []string) error {
 	return w.Flush()
 }
 
+// attacked is what came of the battery on each rung.
+type attacked struct {
+	OK    bool             `json:"ok"` // something was tried on each, and nothing broke
+	Rungs []*attack.Report `json:"rungs"`
+}
+
+// rungsToAttack are the rung that is asked for, or all that this machine has. Another machine's is asked for by name alone.
+func rungsToAttack(ctx context.Context, svc glovebox.Service, asked glovebox.Isolation) ([]glovebox.Isolation, error) {
+	switch {
+	case asked.Rank() > 0:
+		return []glovebox.Isolation{asked}, nil
+	case asked != "" && asked != glovebox.IsolationAuto:
+		return nil, glovebox.Errorf(glovebox.CodeInvalid, "name auto, process, gvisor, microvm or remote", "there is no rung %.40q",
+			string(asked))
+	}
+	report, err := svc.Doctor(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if d := report.Default; asked == glovebox.IsolationAuto && d.Allow {
+		return []glovebox.Isolation{d.Grant.Isolation}, nil
+	} else if asked == glovebox.IsolationAuto {
+		return nil, &glovebox.Error{Code: d.Code, Op: "choose a rung", Public: d.Reason, Fix: d.Fix}
+	}
+	missing := map[glovebox.Isolation]bool{glovebox.IsolationRemote: true}
+	var rungs []glovebox.Isolation
+	for _, c := range report.Controls {
+		missing[c.Isolation] = missing[c.Isolation] || c.Required && !c.Available
+		if !slices.Contains(rungs, c.Isolation) {
+			rungs = append(rungs, c.Isolation)
+		}
+	}
+	rungs = slices.DeleteFunc(rungs, func(r glovebox.Isolation) bool { return missing[r] })
+	if len(rungs) == 0 {
+		return nil, glovebox.Errorf(glovebox.CodeUnavailable, "run `glovebox doctor`, which tells what is missing and what mends it",
+			"no rung can be had on this machine")
+	}
+	slices.SortFunc(rungs, func(a, b glovebox.Isolation) int { return a.Rank() - b.Rank() })
+	return rungs, nil
+}
+
 // attack runs the battery and shows what came of it.
-func (a *app) attack(cfg attack.Config) (err error) {
+func (a *app) attack(cfg attack.Config, asked glovebox.Isolation) (err error) {
 	if err := a.ownServer("attack"); err != nil {
+		return err
+	}
+	if err := attack.CheckAxes(cfg.Axes); err != nil {
 		return err
 	}
 	s, err := a.settings()
@@ -88,40 +132,65 @@ func (a *app) attack(cfg attack.Config) (err error) {
 	}
 	defer func() { err = closed(svc, err) }()
 	ctx := caught()
-	cfg.Service, cfg.Who = svc, a.owner()
+	rungs, err := rungsToAttack(ctx, svc, asked)
+	if err != nil {
+		return err
+	}
+	// With the lowest trust that is no refusal, so that each runs on the rung that is meant and on none above it.
+	cfg.Service, cfg.Who, cfg.Trust = svc, a.owner(), glovebox.TrustModel
 	cfg.Folders = slices.DeleteFunc([]string{s.dataDir, a.getenv("HOME"), "/var/tmp"},
 		func(dir string) bool { return !strings.HasPrefix(dir, "/") })
+	all := attacked{OK: true, Rungs: []*attack.Report{}}
+	for _, rung := range rungs {
+		cfg.Isolation = rung
+		r, err := a.attackRung(ctx, cfg)
+		if r == nil || a.json && err != nil && ctx.Err() == nil {
+			return err
+		}
+		all.OK, all.Rungs = all.OK && r.OK, append(all.Rungs, r)
+		if !a.json {
+			showAttacks(ctx, a.out, r)
+		}
+		if ctx.Err() != nil {
+			break // the report says so
+		}
+		if err != nil {
+			return err
+		}
+	}
+	a.exit = attackExit(ctx, all.Rungs)
+	if a.json {
+		return writeJSON(a.out, all)
+	}
+	return nil
+}
+
+// attackRung runs the battery on one rung, with its progress where somebody looks.
+func (a *app) attackRung(ctx context.Context, cfg attack.Config) (*attack.Report, error) {
 	wipe := func() {}
 	if isTerminal(a.errs) {
 		wipe = func() { fmt.Fprint(a.errs, "\r\x1b[K") }
 		cfg.Progress = func(n, of int, p attack.Program) {
 			wipe()
-			fmt.Fprintf(a.errs, "%d of %d: %s %.50s", n+1, of, p.ID, p.Tries)
+			fmt.Fprintf(a.errs, "%s, %d of %d: %s %.50s", cfg.Isolation, n+1, of, p.ID, p.Tries)
 		}
 	}
-	r, err := attack.Run(ctx, cfg)
-	wipe()
-	switch {
-	case r == nil, a.json && err != nil && ctx.Err() == nil:
-		return err
-	case ctx.Err() != nil:
-		err = nil // the report says so
-	}
-	a.exit = attackExit(ctx, r)
-	if a.json {
-		return writeJSON(a.out, r)
-	}
-	showAttacks(ctx, a.out, r)
-	return err
+	defer wipe()
+	return attack.Run(ctx, cfg)
 }
 
-func attackExit(ctx context.Context, r *attack.Report) int {
+func attackExit(ctx context.Context, all []*attack.Report) int {
+	ok := true
+	for _, r := range all {
+		if r.Total.Broke > 0 {
+			return 1
+		}
+		ok = ok && r.OK
+	}
 	switch {
-	case r.Total.Broke > 0:
-		return 1
 	case ctx.Err() != nil:
 		return exitCanceled
-	case !r.OK:
+	case !ok:
 		return glovebox.CodeUnavailable.ExitCode()
 	}
 	return 0

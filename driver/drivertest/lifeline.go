@@ -162,7 +162,7 @@ func caseLifelineWarm(b *bench) {
 func (b *bench) lifeline(kind string) {
 	b.Helper()
 	cmd := again(named{b.TB, b.subject.test}, "watch")
-	cmd.Env = append(cmd.Env, kindEnv+"="+kind, markEnv+"="+b.mark, budgetEnv+"=2s", "TMPDIR="+b.shortDir(),
+	cmd.Env = append(cmd.Env, kindEnv+"="+kind, markEnv+"="+b.mark, budgetEnv+"=1500ms", "TMPDIR="+b.shortDir(),
 		probeEnv+"="+b.subject.Probe)
 	out, err := cmd.Output()
 	_, last, _ := strings.Cut(string(out), endWord)

@@ -113,8 +113,11 @@ func caseScratch(b *bench) {
 }
 
 func caseReadOnly(b *bench) {
-	for _, path := range []string{"/new", "/usr/new", "/etc/new", "/dev/new", "/proc/sys/kernel/hostname"} {
-		b.wantRefused("echo x >" + path)
+	r, e, _ := b.run(shell("for path in /new /usr/new /etc/new /dev/new /code/new /inputs/new /proc/new /proc/sys/kernel/hostname" +
+		" /proc/self/oom_adj; do (echo x >$path) 2>/dev/null && echo $path; done; exit 0"))
+	b.wantExit(r, e, 0)
+	if got := r.out.String(); got != "" {
+		b.Errorf("it wrote to %q", got)
 	}
 }
 
@@ -152,15 +155,24 @@ func caseOpen(b *bench) {
 		}
 		f.Close()
 	}
-	for _, path := range []string{"link", "linked", "away", "fifo"} {
+	for _, path := range []string{"link", "linked", "away"} {
 		if f, err := box.Open(path); !errors.Is(err, driver.ErrNotRegular) {
 			b.Errorf("open %s = %v, %v, want ErrNotRegular", path, f, err)
 		}
+	}
+	// A mechanism may keep to itself what is neither a file nor a folder nor a link. Then it is not listed either.
+	fifo, err := box.Open("fifo")
+	kept := errors.Is(err, fs.ErrNotExist)
+	if !kept && !errors.Is(err, driver.ErrNotRegular) {
+		b.Errorf("open fifo = %v, %v, want ErrNotRegular", fifo, err)
 	}
 	if _, err := box.Open("missing"); !errors.Is(err, fs.ErrNotExist) {
 		b.Errorf("open of what is not there: %v, want fs.ErrNotExist", err)
 	}
 	want := []string{"away", "empty", "fifo", "file", "folder", "link", "linked"}
+	if kept {
+		want = slices.DeleteFunc(want, func(name string) bool { return name == "fifo" })
+	}
 	for _, path := range []string{"", "."} {
 		f, err := box.Open(path)
 		if err != nil {
@@ -207,6 +219,5 @@ func caseDescriptors(b *bench) {
 }
 
 func caseDevice(b *bench) {
-	b.wantRefused("mknod /outputs/sda b 8 0")
-	b.wantRefused("mknod /outputs/null c 1 3 && : </outputs/null")
+	b.wantRefused("mknod /outputs/sda b 8 0 || mknod /outputs/null c 1 3 && : </outputs/null")
 }

@@ -34,7 +34,7 @@ var instantCases = map[string]func(*bench){
 func (b *bench) rounds(most time.Duration, step func(delay time.Duration)) {
 	b.Helper()
 	const many, few = 25, 4
-	budget := time.Now().Add(2 * time.Second)
+	budget := time.Now().Add(time.Second)
 	for n := 0; n < many && (n < few || time.Now().Before(budget)) && !b.Failed(); n++ {
 		step(time.Duration(rand.Int64N(int64(most))))
 	}
@@ -265,6 +265,9 @@ func (b *bench) badStart() {
 		"more CPUs than there are":  func(s *driver.Spec) { s.Limits.CPUs = float64(runtime.NumCPU() + 1) },
 		"memory of nothing":         func(s *driver.Spec) { s.Limits.Memory = 64 * glovebox.KiB },
 	} {
+		if what == "memory of nothing" && b.driver.Overhead() > 0 {
+			continue // the mechanism has some of its own
+		}
 		spec := b.spec()
 		change(&spec)
 		box, err := b.driver.Start(b.context(), spec)
