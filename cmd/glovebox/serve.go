@@ -67,6 +67,9 @@ func (a *app) serve(listen []string, drain time.Duration) (err error) {
 	}
 	defer func() { err = errors.Join(err, socket.close()) }()
 	log := slog.New(slog.NewTextHandler(a.errs, nil))
+	if err := sleepLonger(); err != nil {
+		log.Warn("let threads sleep longer: the server takes more CPU time", "err", err)
+	}
 	svc, err := a.serverService(s, path, log)
 	if err != nil {
 		return err

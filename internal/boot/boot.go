@@ -17,6 +17,7 @@ package boot
 
 import (
 	_ "embed"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -86,7 +87,8 @@ func Held(lang, program, code string, modules []string) []string {
 // Template is the command line of a Python that imports modules and then makes copies of itself, as it is told on descriptor
 // 3 (see driver/process). Each of them is one that is held.
 func Template(program, code string, modules []string) []string {
-	text := python(runPython, holdPython, templatePython, "template(3, "+names(modules)+")\n")
+	text := python(runPython, holdPython, templatePython,
+		fmt.Sprintf("template(3, %s, bytes.fromhex(\"%x\"))\n", names(modules), copyCode()))
 	return []string{program, "-I", "-c", text, code}
 }
 

@@ -1,5 +1,4 @@
 import ctypes
-import fcntl
 import os
 import signal
 import sys
@@ -10,6 +9,8 @@ import _socket
 # Of Linux on x86-64.
 CLONE3, CLOSE_RANGE, PIDFD_CLONE = 435, 436, 0x1000
 CAPSET, LANDLOCK_RESTRICT_SELF, SECCOMP = 126, 446, 317
+WRITE, DUP3, EXECVEAT, PRCTL, RSEQ, RSEQ_SIGNATURE = 1, 292, 322, 157, 334, 0x53053053
+VFORK = 0x100 | 0x4000  # CLONE_VM | CLONE_VFORK
 CHILD_CLEARTID, CHILD_SETTID, INTO_CGROUP = 0x200000, 0x1000000, 0x200000000
 NEW_NAMESPACES = 0x10000000 | 0x20000 | 0x20000000 | 0x40000000 | 0x8000000 | 0x4000000
 NEW_CGROUP_NAMESPACE = 0x2000000
@@ -34,40 +35,124 @@ def prctl(step, *args):
 
 
 # What a copy needs is laid out before: each object that a copy makes or takes in hand costs it a page.
-clone_args = (ctypes.c_uint64 * 11)()
-clone_pidfd = ctypes.c_int(-1)
-clone_call = ctypes.c_long(CLONE3), ctypes.byref(clone_args), ctypes.c_size_t(ctypes.sizeof(clone_args))
 no_caps_header = (ctypes.c_uint32 * 2)(0x20080522, 0)
 no_caps = (ctypes.c_uint32 * 6)()
 init_caps = (ctypes.c_uint32 * 6)()
-zero, two = ctypes.c_ulong(0), ctypes.c_ulong(2)
-ambient, bound = ctypes.c_ulong(47), ctypes.c_ulong(24)  # PR_CAP_AMBIENT, PR_CAPBSET_DROP
+set_no_caps = ctypes.c_long(CAPSET), ctypes.byref(no_caps_header), ctypes.byref(no_caps)
+zero, bound = ctypes.c_ulong(0), ctypes.c_ulong(24)  # PR_CAPBSET_DROP
 numbers = [ctypes.c_ulong(n) for n in range(64)]
+
+# What package boot's machine code is told (copy_amd64.s): its error and where, the arguments of clone3 for process 1, then
+# calls of eight words each.
+HEAD, CALL, MOST = 13, 8, 64
+orders = (ctypes.c_uint64 * (HEAD + MOST * CALL))()
+program_args = (ctypes.c_uint64 * 11)()  # of clone3 for process 2
+pidfd_of_init = ctypes.c_int(-1)
+itself, nothing = ctypes.create_string_buffer(b"0"), ctypes.create_string_buffer(b"")
+init_name, one_processor = ctypes.create_string_buffer(b"glovebox-init"), ctypes.create_string_buffer(b"GOMAXPROCS=1")
+init_argv = (ctypes.c_void_p * 2)(ctypes.addressof(init_name), None)
+init_env = (ctypes.c_void_p * 2)(ctypes.addressof(one_processor), None)
+restart = None  # the call that registers a restartable sequence, if the C library has one
+
+
+def load(code):
+    """Put machine code where it can be called, and return the function: the interpreter's lock is kept."""
+    size = ctypes.c_size_t(4096)
+    map, protect = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int,
+                                     ctypes.c_int, ctypes.c_long), ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p,
+                                                                                     ctypes.c_size_t, ctypes.c_int)
+    at = map(("mmap", system))(None, size, 3, 0x22, -1, 0)  # PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS
+    if not code or at is None or at == ctypes.c_void_p(-1).value:
+        raise SystemExit("a template has no place for the code of copies")
+    ctypes.memmove(at, code, len(code))
+    check(protect(("mprotect", system))(at, size, 5), "load the code of copies")  # PROT_READ | PROT_EXEC
+    return ctypes.PYFUNCTYPE(ctypes.c_long, ctypes.c_void_p)(at)
 
 
 def find_thread():
-    """Find where the C library keeps the number of its thread, so that a copy's is put there as by the library's own fork."""
+    """Find where the C library keeps the number of its thread, so that a copy's is put there as by the library's own fork.
+
+    And what it told the kernel of restartable sequences, which process 1 is without and so its child too.
+    """
+    global restart
     where = ctypes.c_void_p()
     check(system.prctl(ctypes.c_ulong(40), ctypes.byref(where), zero, zero, zero), "find the thread")  # PR_GET_TID_ADDRESS
-    clone_args[1] = ctypes.addressof(clone_pidfd)
-    clone_args[2] = where.value
-    clone_args[4] = signal.SIGCHLD
+    program_args[2] = where.value
+    program_args[4] = orders[2 + 4] = signal.SIGCHLD
+    orders[2 + 1] = ctypes.addressof(pidfd_of_init)
+    try:
+        offset, size = [kind.in_dll(system, name).value for kind, name in
+                        ((ctypes.c_ssize_t, "__rseq_offset"), (ctypes.c_uint, "__rseq_size"))]
+    except ValueError:
+        return
+    if size:
+        thread = ctypes.PYFUNCTYPE(ctypes.c_void_p)(("pthread_self", system))()
+        restart = (ctypes.c_long(RSEQ), ctypes.c_void_p(thread + offset), ctypes.c_ulong(max(size, 32)), zero,
+                   ctypes.c_ulong(RSEQ_SIGNATURE))
 
 
-def clone(flags, group, after):
-    """Be forked: 0 in the child; else its number. Its descriptor is then in clone_pidfd."""
-    clone_args[0] = flags | CHILD_CLEARTID | CHILD_SETTID | PIDFD_CLONE | (0 if group is None else INTO_CGROUP)
-    clone_args[10] = group or 0
+steps = []  # of the calls that are laid out
+laid = None  # for how many control groups, and which capabilities
+
+
+def lay(groups, caps):
+    """Lay out the system calls of process 1: it bears the program's process, then becomes the sandbox's init.
+
+    It is told the same each time, but for the numbers of descriptors, which are put in by aim.
+    """
+    global laid
+    listed = [int(n) for n in caps.split()]
+    capability_words(init_caps, listed)
+    calls = [("join control groups", WRITE, 0, ctypes.addressof(itself), 1)] * groups  # which take this for whoever writes
+    calls += [("make the program's process", CLONE3, ctypes.addressof(program_args), ctypes.sizeof(program_args)),
+              # Kept over the execution of init: the new user namespace gave them all.
+              ("keep capabilities", CAPSET, ctypes.addressof(no_caps_header), ctypes.addressof(init_caps))]
+    calls += [("keep capabilities", PRCTL, 47, 2, n) for n in listed]  # PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE
+    calls += [("connect streams", DUP3, old, new) for old, new in ((0, 1), (0, 2), (0, 3), (0, 4))]  # 0 is the null device
+    # A Go program sleeps for 20 µs over and over while it does something, to look after itself. Init needs that less often.
+    calls += [("close descriptors", CLOSE_RANGE, 5, 0xFFFFFFFF, 4),  # on execution
+              ("sleep longer", PRCTL, 29, 500000),  # PR_SET_TIMERSLACK, in nanoseconds
+              ("execute", EXECVEAT, 0, ctypes.addressof(nothing), ctypes.addressof(init_argv),
+               ctypes.addressof(init_env), 0x1000)]  # AT_EMPTY_PATH
+    if len(calls) > MOST:
+        raise OSError(7, "read the order")
+    steps[:] = [call[0] for call in calls]
+    for n, call in enumerate(calls):
+        orders[call_at(n):call_at(n + 1)] = call[1:] + (0,) * (CALL - len(call)) + (int(call[1] == CLONE3),)
+    laid = groups, caps
+
+
+def call_at(n):
+    return HEAD + n * CALL
+
+
+def aim(control, init, near, parents):
+    """Put the numbers of descriptors into the calls that are laid out."""
+    if control < 4 or init < 5 or near < 5:
+        raise OSError(9, "read the order")  # they would be in each other's way
+    for n, fd in enumerate(parents):
+        orders[HEAD + n * CALL + 1] = fd
+    last = HEAD + len(steps) * CALL + 1
+    orders[last - CALL] = init
+    orders[last - 4 * CALL], orders[last - 5 * CALL] = near, control
+
+
+def clone(copy):
+    """Have process 1 made, and by it process 2: 0 in the latter; else the number of process 1."""
+    orders[0] = 0
     ctypes.pythonapi.PyOS_BeforeFork()
-    pid = system.syscall(*clone_call)
+    pid = copy(orders)
     if pid == 0:
-        if after:  # else it executes something else, and all that this does is for nothing
-            ctypes.pythonapi.PyOS_AfterFork_Child()
+        if restart is not None:
+            system.syscall(*restart)
+        ctypes.pythonapi.PyOS_AfterFork_Child()
         return 0
-    errno = ctypes.get_errno()
     ctypes.pythonapi.PyOS_AfterFork_Parent()
     if pid < 0:
-        raise OSError(errno, "make a copy")
+        raise OSError(-pid, "make a copy")
+    if orders[0]:
+        os.close(pidfd_of_init.value)
+        raise OSError(orders[0], steps[((orders[1] - ctypes.addressof(orders)) // 8 - HEAD) // CALL])
     return pid
 
 
@@ -111,7 +196,7 @@ def anonymous():
     return 0
 
 
-def template(fd, modules):
+def template(fd, modules, code):
     """Load modules, then make copies of this process as ordered on fd. It returns in each copy, which is then held."""
     os.set_inheritable(fd, False)
     sizes, had = [], 0
@@ -123,6 +208,7 @@ def template(fd, modules):
         had = now
     keep_owner()
     find_thread()
+    copy = load(code)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # so that the kernel takes note of the dead by itself
     refuse_shared()
     forget_sqlite()
@@ -133,7 +219,7 @@ def template(fd, modules):
         if not size:
             os._exit(0)
         try:
-            mine = serve(channel, size, fds)
+            mine = serve(channel, copy, size, fds)
         except OSError as error:
             send(channel, ("%s: errno %d" % (error.strerror or error.args[-1], error.errno)).encode())
             mine = None
@@ -170,7 +256,7 @@ def keep_owner():
             os.setresuid(-1, -1, 1001)
 
 
-def serve(channel, size, fds):
+def serve(channel, copy, size, fds):
     """Make one copy. In the copy it returns the socket at which the copy is fenced; in the template, nothing."""
     last = order.rfind(b"\0", 0, size)
     kind, single, unified, parents, caps = bytes(order[:last]).split(b"\0")
@@ -178,18 +264,30 @@ def serve(channel, size, fds):
     if kind != b"fork":
         raise OSError(22, "read the order")
     control, init, rest = fds[0], fds[1], fds[2:]
-    cradle = group = None
+    cradle = group = 0
+    into = 0
     if unified == b"1":
         cradle, group, rest = rest[0], rest[1], rest[2:]
+        into = INTO_CGROUP
     if len(rest) != int(parents):
         raise OSError(22, "read the order")
-    caps = [int(n) for n in caps.split()]
-    capability_words(init_caps, caps)
-    caps = [numbers[n] for n in caps]
-    pid = clone(NEW_NAMESPACES, cradle, False)
+    orders[2], orders[2 + 10] = NEW_NAMESPACES | VFORK | PIDFD_CLONE | into, cradle
+    program_args[0], program_args[10] = CHILD_CLEARTID | CHILD_SETTID | into, group
+    if laid != (len(rest), caps):
+        lay(len(rest), caps)
+    near, far = socketpair()
+    try:
+        aim(control, init, near, rest)
+        pid = clone(copy)
+    except OSError:
+        os.close(near)
+        os.close(far)
+        raise
     if pid == 0:
-        return first(control, init, group, rest, caps)
-    pidfd = clone_pidfd.value
+        return far  # its fence closes the rest
+    os.close(near)
+    os.close(far)
+    pidfd = pidfd_of_init.value
     try:
         at = "/proc/%d/" % pid
         if single == b"1":
@@ -210,50 +308,6 @@ def write(path, text, step):
             file.write(text)
     except OSError as error:
         raise OSError(error.errno, step)
-
-
-def first(control, init, group, parents, caps):
-    """Be process 1 of the new namespaces: bear the program's process, then become the sandbox's init."""
-    try:
-        for fd in parents:  # of control groups, which take this for whoever writes it
-            os.write(fd, b"0")
-        near, far = socketpair()
-        pid = clone(0, group, True)
-    except OSError as error:
-        die(error)
-    if pid == 0:
-        return far  # its fence closes the rest
-    try:
-        become_init(control, init, near, caps)
-    except OSError as error:
-        die(error)
-
-
-def die(error):
-    os.write(2, ("start init: %s\n" % error).encode())
-    os._exit(127)
-
-
-def become_init(control, init, near, caps):
-    # Kept over the execution of init: the new user namespace gave them all.
-    check(system.syscall(*set_init_caps), "keep capabilities")
-    for n in caps:
-        check(system.prctl(ambient, two, n, zero, zero), "keep capabilities")  # PR_CAP_AMBIENT_RAISE
-    # Out of the way of the numbers that they get.
-    control, near, init = fcntl.fcntl(control, DUP, 16), fcntl.fcntl(near, DUP, 16), fcntl.fcntl(init, DUP, 16)
-    os.dup2(0, 1)  # which is the null device
-    os.dup2(0, 2)
-    os.dup2(control, 3)
-    os.dup2(near, 4)
-    check(system.syscall(*close_rest), "close descriptors")
-    os.execve(init, init_argv, init_env)
-
-
-DUP = fcntl.F_DUPFD_CLOEXEC
-init_argv, init_env = [b"glovebox-init"], {b"GOMAXPROCS": b"1"}
-set_init_caps = ctypes.c_long(CAPSET), ctypes.byref(no_caps_header), ctypes.byref(init_caps)
-set_no_caps = ctypes.c_long(CAPSET), ctypes.byref(no_caps_header), ctypes.byref(no_caps)
-close_rest = ctypes.c_long(CLOSE_RANGE), ctypes.c_ulong(5), ctypes.c_ulong(0xFFFFFFFF), ctypes.c_ulong(4)  # on execution
 
 
 def socketpair():

@@ -106,7 +106,7 @@ func (n *newborn) fork() (int, syscall.Errno) {
 
 // forgetCaller drops what a process hands down of how it was started itself and the program must not have: real-time
 // scheduling, which knows no limit of CPU bandwidth (and which a control group may refuse), a better priority than others,
-// a soft limit of processes, and a personality, which may switch the random layout of memory off.
+// a soft limit of processes, a personality, which may switch the random layout of memory off, and how exact its sleeps are.
 //
 //go:norace
 //go:nosplit
@@ -140,11 +140,15 @@ func (n *newborn) forgetCaller() syscall.Errno {
 	if _, _, e := syscall.RawSyscall(unix.SYS_IOPRIO_SET, ioprioWhoProcess, 0, 0); e != 0 {
 		return e
 	}
-	_, _, e = syscall.RawSyscall(syscall.SYS_PERSONALITY, 0, 0, 0)
+	if _, _, e := syscall.RawSyscall(syscall.SYS_PERSONALITY, 0, 0, 0); e != 0 {
+		return e
+	}
+	_, _, e = syscall.RawSyscall(syscall.SYS_PRCTL, unix.PR_SET_TIMERSLACK, ordinarySlack, 0)
 	return e
 }
 
 const (
+	ordinarySlack    = 50_000     // the kernel's default, in nanoseconds
 	schedResetOnFork = 0x40000000 // a flag among the policies (sched(7))
 	ioprioWhoProcess = 1          // ioprio_set(2)
 )
