@@ -97,6 +97,8 @@ type Result struct {
 	Image     string    `json:"image"`
 	Start     string    `json:"start"` // cold, spare, fork or restored
 	ServedBy  string    `json:"served_by"`
+	// Remote is set where another Glovebox ran it. Posture, Image, Start and what was measured are then the other's.
+	Remote *RemoteRun `json:"remote,omitempty"`
 
 	Limits    Limits       `json:"limits"` // the effective ones
 	Usage     Usage        `json:"usage"`
@@ -159,6 +161,15 @@ type TraceRef struct {
 	// Hash is the root of the tree in hex, a dot, and the signature (four bytes that tell the key, then 64 of ed25519) in
 	// base64url without padding. What is signed is a checkpoint: the lines "glovebox/trace", Seq, and the root in base64.
 	Hash string `json:"hash"`
+}
+
+// RemoteRun is a run as the other Glovebox that did it has it.
+type RemoteRun struct {
+	ServedBy  string    `json:"served_by"` // where the other is
+	Run       string    `json:"run"`       // its id there
+	Isolation Isolation `json:"isolation"` // the rung that ran it
+	Rule      string    `json:"rule"`      // which rule there decided
+	Trace     TraceRef  `json:"trace"`     // the head of the trace there
 }
 
 // Event is something a caller of Run is told while the run goes on.

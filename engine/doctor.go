@@ -35,6 +35,10 @@ func (e *Engine) Doctor(ctx context.Context) (*glovebox.Report, error) {
 			r.Controls = append(r.Controls, d.Controls(ctx)...)
 			continue
 		}
+		if rung == glovebox.IsolationRemote {
+			r.Controls = append(r.Controls, e.other.control(ctx))
+			continue
+		}
 		r.Controls = append(r.Controls, glovebox.Control{Isolation: rung, Name: "driver", Required: true,
 			Detail: "this rung is not available in this version", Fix: "none: what needs it is refused"})
 	}

@@ -30,6 +30,8 @@ type Config struct {
 	Policy policy.Config
 	// Drivers make the sandboxes, one for each rung.
 	Drivers []driver.Driver
+	// Remote is another Glovebox, for the rung of that name. Zero: there is none.
+	Remote Remote
 	// Image is the runtime image called host; nil means what package image makes of this machine.
 	Image Image
 	// MemoryBudget bounds the memory limits of all live runs together, of every process of this user; a run that does not
@@ -81,6 +83,7 @@ type Engine struct {
 	cfg     Config
 	policy  *policy.Policy
 	drivers map[glovebox.Isolation]driver.Driver
+	other   *other
 	image   func() (Image, error)
 	memory  func() (*admission.Admission, error)
 	ready   func() *ready // nil without a pool
@@ -140,11 +143,14 @@ func New(cfg Config) (*Engine, error) {
 	}
 	e := &Engine{cfg: cfg, drivers: map[glovebox.Isolation]driver.Driver{}, runs: filepath.Join(dir, "runs"),
 		opened: make(chan struct{}), teardown: make(chan struct{}, maxTeardown), retaining: make(chan struct{}, 1)}
-	e.image = newImages(cfg.Image).get
+	e.image, e.other = newImages(cfg.Image).get, newOther(cfg.Remote)
 	e.memory = sync.OnceValues(func() (*admission.Admission, error) {
 		return admission.New(admission.Config{Dir: cfg.RuntimeDir, Size: cfg.MemoryBudget, Percent: cfg.MemoryPercent})
 	})
 	for _, d := range cfg.Drivers {
+		if d.Isolation() == glovebox.IsolationRemote {
+			return nil, errors.New("new engine: the remote rung has no driver: set Remote")
+		}
 		if _, twice := e.drivers[d.Isolation()]; twice {
 			return nil, errors.New("new engine: two drivers for the rung " + string(d.Isolation()))
 		}
@@ -229,6 +235,9 @@ func (e *Engine) Close() error {
 	e.mu.Unlock()
 	e.leaving(errClosing)
 	e.busy.Wait()
+	if first && e.other.Service != nil {
+		defer e.closeOther()
+	}
 	defer e.giveBack() // what goes on while the store is closed
 	if !first || e.store == nil {
 		return nil
@@ -237,6 +246,13 @@ func (e *Engine) Close() error {
 		return glovebox.Internal("close the trace", err) // not a refusal: what ran has run
 	}
 	return nil
+}
+
+// closeOther lets the other Glovebox go, which goes on.
+func (e *Engine) closeOther() {
+	if err := e.other.Service.Close(); err != nil {
+		e.cfg.Log.Error("let the other Glovebox go", "err", err)
+	}
 }
 
 // giveBack ends what is ready and waits until all sandboxes are gone, then gives back the memory of those that could not be

@@ -94,6 +94,9 @@ func (r *run) run(ctx context.Context) (*glovebox.Result, error) {
 	if err := r.admit(ctx); err != nil {
 		return nil, r.refuse(ctx, err)
 	}
+	if r.decision.Grant.Isolation == glovebox.IsolationRemote {
+		return r.runThere(ctx)
+	}
 	if err := r.queue(ctx); err != nil && ctx.Err() == nil {
 		return nil, r.refuse(ctx, err)
 	}
@@ -133,6 +136,9 @@ func (r *run) admit(ctx context.Context) error {
 	r.decision = r.decide(ctx, r.who, r.req)
 	if d := r.decision; !d.Allow {
 		return &glovebox.Error{Code: d.Code, Op: "decide", Public: d.Reason, Fix: d.Fix}
+	}
+	if r.decision.Grant.Isolation == glovebox.IsolationRemote {
+		return nil // the rest is the other's
 	}
 	var err error
 	if r.image, err = r.Engine.image(); err != nil {

@@ -15,7 +15,11 @@ func (e *Engine) decide(ctx context.Context, who glovebox.Principal, req glovebo
 
 // machine tells the policy which rungs can be had now.
 func (e *Engine) machine(ctx context.Context) policy.Machine {
-	return func(rung, _ glovebox.Isolation) error {
+	return func(rung, at glovebox.Isolation) error {
+		if rung == glovebox.IsolationRemote {
+			_, err := e.other.pick(ctx, at)
+			return err
+		}
 		d, ok := e.drivers[rung]
 		if !ok {
 			return absent(rung)

@@ -22,6 +22,7 @@ type settings struct {
 	dataDir string
 	policy  policy.Config
 	process processSettings
+	remote  remoteSettings
 	memory  memoryBudget
 	trace   engine.Trace
 	pool    engine.Pool
@@ -70,6 +71,11 @@ func (a *app) settings() (settings, error) {
 	}
 	if _, err := policy.New(s.policy); err != nil {
 		return s, s.located(err)
+	}
+	if s.policy.Remote != "" && s.remote.url == "" {
+		e := glovebox.Errorf(glovebox.CodeInvalid, "add url: unix:/path", "there is no other Glovebox to demand that of")
+		e.Op = "drivers.remote.isolation"
+		return s, s.located(e)
 	}
 	return s, nil
 }
@@ -227,14 +233,14 @@ func (s *settings) schema() *key {
 				"uid_pool": scalar(p.uids.set),
 				"init":     scalar(absolute(&p.init)),
 			}},
-			"gvisor": missingKey, "microvm": missingKey, "remote": missingKey,
+			"gvisor": missingKey, "microvm": missingKey, "remote": s.remote.keys(&s.policy.Remote),
 		}},
 		"listen": {item: func(v string) error {
 			_, err := listenOn(v)
 			s.listen = append(s.listen, v)
 			return err
 		}},
-		"tenants": missingKey, "secrets": missingKey, "images": missingKey, "pool": poolKeys(&s.pool),
+		"tenants": {each: s.tenant}, "secrets": missingKey, "images": missingKey, "pool": poolKeys(&s.pool),
 		"memory_budget": scalar(s.memory.set), "trace": s.traceKeys(),
 	}}
 }

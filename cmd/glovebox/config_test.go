@@ -33,6 +33,11 @@ drivers:
     cgroup: /glovebox/test
     uid_pool: "200000:4096"
     init: /opt/glovebox-init
+  remote: {url: "unix:/run/other/sock", isolation: gvisor}
+tenants:
+  - {name: acme, rungs: [microvm, gvisor]}
+  - name: other
+    rungs: [remote]
 memory_budget: 60%
 trace:
   key: /etc/glovebox/trace.key
@@ -56,6 +61,8 @@ func TestConfiguration(t *testing.T) {
 		Limits: policy.Limits{Default: glovebox.Limits{Wall: 30 * time.Second, Memory: glovebox.GiB, CPUs: 0.5},
 			Ceiling: glovebox.Limits{Wall: 10 * time.Minute, Files: 100000, View: 4096}},
 		InputRoots: []string{"/srv/in", "/srv/b c"},
+		Remote:     "gvisor",
+		Tenants:    map[string][]glovebox.Isolation{"acme": {"microvm", "gvisor"}, "other": {"remote"}},
 	}
 	if diff := cmp.Diff(want, got.policy); diff != "" {
 		t.Error(diff)
@@ -64,6 +71,9 @@ func TestConfiguration(t *testing.T) {
 		uids: uidPool{200000, 4096}}
 	if diff := cmp.Diff(p, got.process, cmp.AllowUnexported(processSettings{}, uidPool{})); diff != "" {
 		t.Error(diff)
+	}
+	if got.remote != (remoteSettings{url: "unix:/run/other/sock"}) {
+		t.Errorf("drivers.remote %+v", got.remote)
 	}
 	if got.memory != (memoryBudget{percent: 60}) {
 		t.Errorf("memory_budget %+v", got.memory)
@@ -125,7 +135,20 @@ func TestBadConfiguration(t *testing.T) {
 		{"listen", "listen: [localhost:80]\n", 126, []string{":1: listen", "not available in this version"}},
 		{"listen nowhere", "listen: [sock]\n", 125, []string{":1: listen", "no address of a socket"}},
 		{"egress", "policy:\n  egress: {rules: []}\n", 126, []string{":2: policy.egress", "not available"}},
-		{"tenants", "tenants: []\n", 126, []string{"tenants", "not available"}},
+		{"tenants", "tenants: {acme: [gvisor]}\n", 125, []string{":1: tenants", "write a list"}},
+		{"tenant without a name", "tenants:\n  - {rungs: [gvisor]}\n", 125, []string{":2: tenants", "no name"}},
+		{"tenant without rungs", "tenants:\n  - {name: acme}\n", 125, []string{":2: tenants", "no rung at all"}},
+		{"tenant's rung typo", "tenants:\n  - {name: a, rungs: [gvisor]}\n  - {name: acme, rungs: [gviser]}\n", 125,
+			[]string{":3: tenants", "did you mean gvisor?"}},
+		{"tenant twice", "tenants: [{name: a, rungs: [gvisor]}, {name: a, rungs: [process]}]\n", 125, []string{"there twice"}},
+		{"tenant typo", "tenants:\n  - {name: acme, rung: [gvisor]}\n", 125, []string{":2: tenants.1.rung", "tenants.1.rungs?"}},
+		{"tenant's budget", "tenants:\n  - {name: acme, budget: {cpu: 1h}}\n", 126, []string{":2: tenants.1.budget", "not available"}},
+		{"remote by TCP", "drivers: {remote: {url: \"https://other:443\"}}\n", 126, []string{"drivers.remote.url", "not available"}},
+		{"remote nowhere", "drivers: {remote: {url: other}}\n", 125, []string{"drivers.remote.url", "unix:/path"}},
+		{"remote's token", "drivers: {remote: {token_file: /x}}\n", 126, []string{"drivers.remote.token_file", "not available"}},
+		{"demand of nobody", "drivers: {remote: {isolation: gvisor}}\n", 125, []string{":1: drivers.remote.isolation", "url"}},
+		{"demand typo", "drivers: {remote: {url: \"unix:/x\", isolation: remote}}\n", 125,
+			[]string{":1: drivers.remote.isolation", "no rung that a Glovebox has itself"}},
 		{"secrets", "secrets: {}\n", 126, []string{"secrets", "not available"}},
 		{"images", "images: {}\n", 126, []string{"images", "not available"}},
 		{"memory budget in words", "memory_budget: most\n", 125, []string{":1: memory_budget"}},

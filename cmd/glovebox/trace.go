@@ -307,6 +307,10 @@ func showResult(field func(name, format string, args ...any), r *glovebox.Record
 		asked = fmt.Sprintf(" (asked for %s)", res.Asked)
 	}
 	field("isolation", "%s%s, trust %s, start %s, served by %s", res.Isolation, asked, res.Trust, res.Start, res.ServedBy)
+	if far := res.Remote; far != nil {
+		field("remote", "%s on the %s rung of %s, by rule %s there", far.Run, far.Isolation, far.ServedBy, far.Rule)
+		field("remote trace", "%d:%s", far.Trace.Seq, far.Trace.Hash)
+	}
 	u := res.Usage
 	field("usage", "wall %s ms, CPU %s ms, memory peak %s bytes, processes peak %s, disk %s bytes", known(u.WallMS),
 		known(u.CPUMS), known(u.MemoryPeakBytes), known(u.ProcessesPeak), known(u.DiskBytes))

@@ -11,7 +11,7 @@ import (
 )
 
 // builtRungs are the rungs that this program can deliver where the machine allows it; doctor tells whether it does.
-var builtRungs = []string{string(glovebox.IsolationProcess)}
+var builtRungs = []string{string(glovebox.IsolationProcess), string(glovebox.IsolationRemote)}
 
 func (a *app) versionCommand() *cobra.Command {
 	cmd := &cobra.Command{

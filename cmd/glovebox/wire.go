@@ -3,6 +3,7 @@ package main
 import (
 	"io"
 	"log/slog"
+	"os"
 	"path/filepath"
 
 	"glovebox"
@@ -23,8 +24,12 @@ func open(s settings, log *slog.Logger) (glovebox.Service, error) {
 	if err != nil {
 		return nil, glovebox.Internal("make the process driver", err)
 	}
+	remote, err := s.remote.open(os.Geteuid())
+	if err != nil {
+		return nil, err
+	}
 	cfg := engine.Config{DataDir: s.dataDir, Trace: s.trace, Policy: s.policy, Drivers: []driver.Driver{d},
-		Log: log, MemoryBudget: s.memory.size, MemoryPercent: s.memory.percent, ServedBy: s.servedBy}
+		Remote: remote, Log: log, MemoryBudget: s.memory.size, MemoryPercent: s.memory.percent, ServedBy: s.servedBy}
 	if s.serves {
 		cfg.Pool = s.pool
 	}

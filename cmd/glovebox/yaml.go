@@ -14,12 +14,19 @@ import (
 	"glovebox/internal/spelling"
 )
 
-// key is one key of a configuration file. Exactly one of its fields is set, or keys and value: then it holds either.
+// key is one key of a configuration file. One of its fields is set, or keys and value: then it holds either.
 type key struct {
 	keys    map[string]*key    // it holds these keys
 	value   func(string) error // it holds one value
 	item    func(string) error // it holds a list of values, each given to item
+	each    func() *element    // it holds a list of mappings
 	missing bool               // it is known and not built
+}
+
+// element is one mapping of a list: its keys, and what looks at it once it was read.
+type element struct {
+	keys map[string]*key
+	done func() error
 }
 
 var missingKey = &key{missing: true}
@@ -88,6 +95,8 @@ func (s *settings) walk(k *key, path string, node ast.Node) error {
 		return e
 	case k.keys != nil && (k.value == nil || mapping(node)):
 		return s.walkMapping(k, path, node)
+	case k.each != nil:
+		return s.walkEach(k, path, node)
 	case k.item != nil:
 		list, ok := node.(*ast.SequenceNode)
 		if !ok {
@@ -102,6 +111,25 @@ func (s *settings) walk(k *key, path string, node ast.Node) error {
 	default:
 		return s.set(k.value, path, node)
 	}
+}
+
+// walkEach reads a list of mappings. What is wrong with one is told by its line.
+func (s *settings) walkEach(k *key, path string, node ast.Node) error {
+	list, ok := node.(*ast.SequenceNode)
+	if !ok {
+		return s.wrong(node, path, "write a list: [{…}, {…}]", "this is no list")
+	}
+	for i, v := range list.Values {
+		at := fmt.Sprintf("%s.%d", path, i+1)
+		e := k.each()
+		if err := s.walkMapping(&key{keys: e.keys}, at, v); err != nil {
+			return err
+		}
+		if err := e.done(); err != nil {
+			return s.at(err, path, v)
+		}
+	}
+	return nil
 }
 
 func mapping(node ast.Node) bool {
@@ -164,14 +192,19 @@ func (s *settings) set(to func(string) error, path string, node ast.Node) error 
 		return s.wrong(node, path, "write one plain value", "this is not a plain value")
 	}
 	if err := to(text); err != nil {
-		if e, ok := err.(*glovebox.Error); ok {
-			at := s.wrong(node, path, e.Fix, "%s", e.Public).(*glovebox.Error)
-			at.Code = e.Code
-			return at
-		}
-		return s.wrong(node, path, "see the documentation of the key", "%s", err.Error())
+		return s.at(err, path, node)
 	}
 	return nil
+}
+
+// at tells where in the file an error is from.
+func (s *settings) at(err error, path string, node ast.Node) error {
+	if e, ok := err.(*glovebox.Error); ok {
+		at := s.wrong(node, path, e.Fix, "%s", e.Public).(*glovebox.Error)
+		at.Code = e.Code
+		return at
+	}
+	return s.wrong(node, path, "see the documentation of the key", "%s", err.Error())
 }
 
 // plainValue is the text of a scalar that says something.

@@ -1,0 +1,73 @@
+package main
+
+import (
+	"strings"
+
+	"glovebox"
+	"glovebox/client"
+	"glovebox/engine"
+	"glovebox/policy"
+)
+
+// remoteSettings are drivers.remote. An empty url: there is none.
+type remoteSettings struct {
+	url string // unix:/path
+}
+
+// keys are those of drivers.remote; isolation is the policy's.
+func (r *remoteSettings) keys(isolation *glovebox.Isolation) *key {
+	return &key{keys: map[string]*key{
+		"url": scalar(func(v string) error {
+			if scheme, _, _ := strings.Cut(v, ":"); scheme == "http" || scheme == "https" {
+				return unbuilt("a remote by "+scheme, "name a socket of this machine: unix:/path")
+			}
+			_, err := unixAddress(v)
+			r.url = v
+			return err
+		}),
+		"isolation":  scalar(func(v string) error { *isolation = glovebox.Isolation(v); return nil }),
+		"token_file": missingKey,
+	}}
+}
+
+// open is the other Glovebox. It is asked at its first use.
+func (r *remoteSettings) open(uid int) (engine.Remote, error) {
+	if r.url == "" {
+		return engine.Remote{}, nil
+	}
+	socket, err := unixAddress(r.url)
+	if err != nil {
+		return engine.Remote{}, err
+	}
+	return engine.Remote{Service: client.New(client.Config{Socket: socket, UID: uid}), Name: r.url}, nil
+}
+
+// tenant reads one of tenants.
+func (s *settings) tenant() *element {
+	name := ""
+	var rungs []glovebox.Isolation
+	return &element{
+		keys: map[string]*key{
+			"name":   scalar(func(v string) error { name = v; return nil }),
+			"rungs":  {item: func(v string) error { rungs = append(rungs, glovebox.Isolation(v)); return nil }},
+			"budget": missingKey, "tokens": missingKey, "limits": missingKey, "egress": missingKey, "secrets": missingKey,
+		},
+		done: func() error {
+			if name == "" {
+				return glovebox.Errorf(glovebox.CodeInvalid, "write {name: acme, rungs: [gvisor]}", "this tenant has no name")
+			}
+			if _, twice := s.policy.Tenants[name]; twice {
+				return glovebox.Errorf(glovebox.CodeInvalid, "keep one of them", "the tenant %q is there twice", short(name))
+			}
+			one := map[string][]glovebox.Isolation{name: rungs}
+			if _, err := policy.New(policy.Config{Tenants: one}); err != nil {
+				return err
+			}
+			if s.policy.Tenants == nil {
+				s.policy.Tenants = map[string][]glovebox.Isolation{}
+			}
+			s.policy.Tenants[name] = rungs
+			return nil
+		},
+	}
+}
