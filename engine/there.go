@@ -237,8 +237,8 @@ func (t *there) quiet() {
 	<-t.turn
 }
 
-// freeSink gives a sink of the caller's up that is still slow some time after the caller cancelled. Until then it may take its
-// time, as it may with a run of this machine. The function that it returns ends that.
+// freeSink gives a sink of the caller's up that is still slow some time after the caller cancelled. Until then it may take
+// its time, as it may with a run of this machine. The function that it returns ends that.
 func (r *run) freeSink(ctx context.Context) (end func()) {
 	over, ended := make(chan struct{}), make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
