@@ -84,12 +84,13 @@ func configure(hostname string) ([]byte, error) {
 	return json.Marshal(b)
 }
 
-// arguments are runsc's.
-func arguments() []string {
+// arguments are runsc's. id names the kernel among those that the sandbox has had.
+func arguments(id string) []string {
 	return []string{
 		runscPath, "--root=" + stateDir, "--network=none", "--platform=systrap", "--overlay2=none",
+		"--in-sandbox-cgroup=v2", // whose bound on processes holds; see sandboxinit
 		"--ignore-cgroups",       // they are the driver's
 		"--host-settings=ignore", // what runsc would advise to change is the machine's owner's to decide
-		"run", "--detach", "--bundle=" + path.Dir(wire.ConfigPath), "--pass-fd=3:3", "--exec-fd=4", "sandbox",
+		"run", "--detach", "--bundle=" + path.Dir(wire.ConfigPath), "--pass-fd=3:3", "--exec-fd=4", id,
 	}
 }

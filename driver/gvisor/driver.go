@@ -52,7 +52,7 @@ type Driver struct {
 // Overhead is the memory that a sandbox may take beside its limit: the kernel in user space, what serves it files, and what
 // they keep for the program. It was measured to be 30 to 45 MiB for programs that do little; the rest is for those that have
 // much open, and for the tables of pages of large ones.
-const overhead = 96 * glovebox.MiB
+const overhead = 64 * glovebox.MiB
 
 // New checks cfg and the platform. It looks at the machine only when something is started or examined.
 func New(cfg Config) (*Driver, error) {

@@ -11,6 +11,7 @@ import (
 
 	"glovebox"
 	"glovebox/driver"
+	"glovebox/driver/drivertest"
 	"glovebox/driver/gvisor"
 	"glovebox/internal/image"
 )
@@ -104,4 +105,11 @@ func TestRun(t *testing.T) {
 	if b, err := io.ReadAll(f); string(b) != "a\n" {
 		t.Errorf("the output is %q, %v", b, err)
 	}
+}
+func TestConformance(t *testing.T) {
+	host, err := image.Host(image.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	drivertest.Run(t, drivertest.Subject{New: newDriver, Root: host.Root()})
 }

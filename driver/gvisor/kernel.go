@@ -113,7 +113,8 @@ func (s *sandbox) launch(ctx context.Context) (_ *kernel, err error) {
 		OpenFiles: uint64(s.spec.Limits.OpenFiles), Processes: s.spec.Limits.Processes}}, k.meter); err != nil {
 		return nil, err
 	}
-	e := &wire.Exec{Argv: bytesOf(arguments()), Env: bytesOf([]string{"PATH=/bin", "GLOVEBOX=1"}), Dir: "/", Files: 2}
+	s.boots++
+	e := &wire.Exec{Argv: bytesOf(arguments(fmt.Sprintf("sandbox-%d", s.boots))), Env: [][]byte{[]byte("PATH=/bin")}, Dir: "/", Files: 2}
 	files := []*os.File{far, init}
 	if into := s.group.Unified(); into != nil {
 		e.BornIn, files = true, append(files, into)
@@ -169,12 +170,12 @@ func newMeter() (*os.File, error) {
 	return f, nil
 }
 
-// counts are the program's processes now, at most, and whether it had all that it may have.
+// counts are the program's processes now and at most, and how often one more was refused.
 func (k *kernel) counts() (now, most, refused int64) {
 	b := make([]byte, wire.MeterSize)
 	if _, err := k.meter.ReadAt(b, 0); err != nil {
 		return -1, -1, -1
 	}
 	at := func(i int) int64 { return int64(binary.LittleEndian.Uint64(b[8*i:])) }
-	return max(0, at(0)), max(0, at(1)), max(0, at(2))
+	return at(0), at(1), at(2)
 }

@@ -93,7 +93,7 @@ func (p *process) Kill(ctx context.Context) error {
 	if p.dead.Load() {
 		return nil
 	}
-	err := s.group.Kill(ctx)
+	err := s.group.KillMembers(ctx)
 	if err == nil {
 		p.dead.Store(true)
 		return nil

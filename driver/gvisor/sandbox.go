@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -30,6 +32,7 @@ type sandbox struct {
 	data     *os.File
 	baseline int64         // bytes of data in use before the program
 	memory   glovebox.Size // what the program may have now
+	boots    int           // how many kernels there were; of whoever executes
 
 	mu        sync.Mutex
 	kernel    *kernel
@@ -203,7 +206,7 @@ func (s *sandbox) close(ctx context.Context) error {
 	s.mu.Unlock()
 	if k != nil {
 		undo.Push("hang up", func(context.Context) error { k.close(); return nil })
-		undo.Push("end kernel", s.group.Kill)
+		undo.Push("end kernel", s.group.KillMembers)
 	}
 	if p != nil {
 		undo.Push("close streams", func(context.Context) error { return p.closeStreams() })
@@ -231,6 +234,10 @@ func (s *sandbox) Exec(ctx context.Context, cmd driver.Command) (driver.Process,
 	switch {
 	case len(cmd.Argv) == 0 || cmd.Argv[0] == "":
 		return nil, errors.New("execute: no program named")
+	case slices.ContainsFunc(slices.Concat(cmd.Argv, cmd.Env, []string{cmd.Dir}), func(s string) bool {
+		return strings.ContainsRune(s, 0)
+	}):
+		return nil, errors.New("execute: a word, a variable or the folder has a zero in it")
 	case len(cmd.Files) > 0:
 		return nil, errors.New("execute: a program under runsc is given no descriptors of the host")
 	}
@@ -276,7 +283,7 @@ func (s *sandbox) renew(ctx context.Context) error {
 		default:
 			return nil
 		}
-		if err := s.group.Kill(ctx); err != nil {
+		if err := s.group.KillMembers(ctx); err != nil {
 			return err
 		}
 		k.close()

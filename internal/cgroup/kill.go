@@ -35,6 +35,20 @@ func (g *Group) Kill(ctx context.Context) error {
 	return g.killFrozen(ctx, p)
 }
 
+// KillMembers is Kill for a group that others will be born in afterwards. It takes a little longer. Linux since 6.13 ends
+// whatever is born (clone3 with CLONE_INTO_CGROUP) in a group that it was told to kill, however long ago: it compares how
+// often with the group of the parent.
+func (g *Group) KillMembers(ctx context.Context) error {
+	if empty, err := g.Empty(); empty || err != nil {
+		return err
+	}
+	p, ok := g.host.killer()
+	if !ok {
+		return errors.New("kill control group: neither version 2 nor a freezer")
+	}
+	return g.killFrozen(ctx, p)
+}
+
 // killFrozen kills without the kernel's help: in a frozen group nothing forks or ends, so that its list holds still. Killing
 // goes on until the group is empty, whether or not it froze.
 func (g *Group) killFrozen(ctx context.Context, p place) error {

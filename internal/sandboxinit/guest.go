@@ -20,12 +20,9 @@ import (
 
 // guest is what init keeps for itself under a kernel in user space.
 type guest struct {
-	tasks   int // the file by which the program joins the group that bounds its processes
-	current int // how many are in it
-	most    int64
+	tasks   int    // the file by which the program joins the group that bounds its processes
+	counts  [3]int // those that tell how many are in it, and were at most, and how many were refused
 	meter   *os.File
-
-	counts  [3]int64 // as wire.MeterSize says; of the goroutine that counts
 	stop    chan struct{}
 	counted chan struct{}
 	relays  []*relay
@@ -53,8 +50,8 @@ func (s *sandbox) buildGuest(files []*os.File) error {
 			return step("open "+at, err)
 		}
 	}
-	g := &guest{most: s.setup.Processes, meter: os.NewFile(uintptr(meter), "meter")}
-	if err := g.boundProcesses(); err != nil {
+	g := &guest{meter: os.NewFile(uintptr(meter), "meter")}
+	if err := g.boundProcesses(s.setup.Processes); err != nil {
 		return step("bound processes", err)
 	}
 	s.guest = g
@@ -62,28 +59,28 @@ func (s *sandbox) buildGuest(files []*os.File) error {
 }
 
 // boundProcesses makes the group of processes that the program is born in. It is out of sight once its files are open.
-func (g *guest) boundProcesses() error {
-	const at = "/code"
-	if err := unix.Mount("none", at, "cgroup", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "pids"); err != nil {
+func (g *guest) boundProcesses(most int64) error {
+	const at, group = "/code", "/code/run"
+	if err := unix.Mount("none", at, "cgroup2", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
 		return err
 	}
-	group := path.Join(at, "run")
+	if err := kernelfile.Write(at+"/cgroup.subtree_control", "+pids"); err != nil {
+		return err
+	}
 	if err := unix.Mkdir(group, 0o755); err != nil {
 		return err
 	}
-	if err := kernelfile.Write(path.Join(group, "pids.max"), strconv.FormatInt(g.most, 10)); err != nil {
+	if err := kernelfile.Write(group+"/pids.max", strconv.FormatInt(most, 10)); err != nil {
 		return err
 	}
-	for name, to := range map[string]*int{"tasks": &g.tasks, "pids.current": &g.current} {
-		flags := unix.O_RDONLY
-		if name == "tasks" {
-			flags = unix.O_WRONLY
-		}
-		fd, err := unix.Open(path.Join(group, name), flags|unix.O_CLOEXEC, 0)
-		if err != nil {
+	var err error
+	if g.tasks, err = unix.Open(group+"/cgroup.procs", unix.O_WRONLY|unix.O_CLOEXEC, 0); err != nil {
+		return err
+	}
+	for i, name := range []string{"pids.current", "pids.peak", "pids.events"} {
+		if g.counts[i], err = unix.Open(path.Join(group, name), unix.O_RDONLY|unix.O_CLOEXEC, 0); err != nil {
 			return err
 		}
-		*to = fd
 	}
 	return unix.Unmount(at, unix.MNT_DETACH)
 }
@@ -112,7 +109,7 @@ func (g *guest) relay(p *pipes, streams []*os.File) error {
 		f.Close()
 	}
 	p.far = nil
-	g.counts, g.stop, g.counted = [3]int64{}, make(chan struct{}), make(chan struct{})
+	g.stop, g.counted = make(chan struct{}), make(chan struct{})
 	go g.count(g.stop, g.counted)
 	return nil
 }
@@ -140,27 +137,31 @@ func (g *guest) count(stop <-chan struct{}, done chan<- struct{}) {
 		case <-stop:
 			last = true
 		}
-		b := make([]byte, 32)
-		n, err := unix.Pread(g.current, b, 0)
-		if err != nil {
-			continue
-		}
-		now, err := strconv.ParseInt(strings.TrimSpace(string(b[:n])), 10, 64)
-		if err != nil {
-			continue
-		}
-		now = min(now, g.most) // one that is being made counts twice for a moment
-		g.counts[0], g.counts[1] = now, max(g.counts[1], now)
-		if now >= g.most {
-			g.counts[2]++
-		}
 		out := make([]byte, 0, wire.MeterSize)
-		for _, c := range g.counts {
-			out = binary.LittleEndian.AppendUint64(out, uint64(c))
+		for _, fd := range g.counts {
+			out = binary.LittleEndian.AppendUint64(out, uint64(readCount(fd)))
 		}
 		// Counts that do not arrive are unknown.
 		_, _ = g.meter.WriteAt(out, 0)
 	}
+}
+
+// readCount reads the number in a file that holds one, perhaps behind a name; -1 where there is none.
+func readCount(fd int) int64 {
+	b := make([]byte, 64)
+	n, err := unix.Pread(fd, b, 0)
+	if err != nil {
+		return -1
+	}
+	words := strings.Fields(string(b[:n]))
+	if len(words) == 0 {
+		return -1
+	}
+	count, err := strconv.ParseInt(words[len(words)-1], 10, 64)
+	if err != nil {
+		return -1
+	}
+	return count
 }
 
 // relay copies from one pipe to another.

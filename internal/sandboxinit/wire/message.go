@@ -246,7 +246,7 @@ const ImageDir = "/image"
 const ConfigPath = "/bundle/config.json"
 
 // MeterSize is the size of what a Guest writes its counts to: 3 numbers of 64 bits, least byte first, which are the
-// processes and threads that its program has now and had at most, and how often it was seen to have all that it may have.
+// processes and threads that its program has now and had at most, and how often one more was refused. Below 0 is unknown.
 const MeterSize = 24
 
 // ControlFD is the descriptor on which init finds its control socket.
