@@ -181,12 +181,19 @@ func explainLimit(err error, l glovebox.Limits) error {
 	return fmt.Errorf("make control groups: %w", err)
 }
 
+// leastMemory is what a program has at least. On the process rung the kernel refuses what is less by itself.
+const leastMemory = glovebox.MiB
+
 // checkMachine refuses what could not be given, before anything is made.
 func (d *Driver) checkMachine(l glovebox.Limits) error {
 	if d.around.Root {
 		if r := d.unmapped(); r != nil {
 			return r.Because("take ids", nil)
 		}
+	}
+	if l.Memory < leastMemory {
+		return glovebox.Errorf(glovebox.CodeInvalid, fmt.Sprintf("ask for --memory %v at least", leastMemory),
+			"%v of memory is not enough for any program", l.Memory)
 	}
 	return hostside.CheckOwnLimits(l)
 }

@@ -18,7 +18,8 @@ import (
 // leader is the started program whose end is reported.
 type leader struct {
 	pid        int
-	notStarted string
+	known      chan struct{} // closed when it is known whether it was started
+	notStarted string        // after that
 }
 
 // pipes are the ends that go to the program and the ends that go to the driver.
@@ -155,22 +156,23 @@ func (s *sandbox) release() error {
 	s.waiting = nil
 	defer w.pipes.close()
 	if w.gate < 0 { // a copy of a template's, which executes nothing
+		s.lead(w.pid).settle("")
 		if err := openGate(w.held); err != nil {
 			return s.fail(step("open gate", err))
 		}
-		s.leaders <- leader{pid: w.pid}
 		return s.awaitHeld(w.pid, w.held)
 	}
+	l := s.lead(w.pid)
 	errno, err := w.started.release()
+	why := ""
+	if err == nil && errno != 0 {
+		why = notStarted(w.name, errno)
+		fmt.Fprintf(w.pipes.stdio[2], "glovebox: %s\n", why)
+	}
+	l.settle(why)
 	if err != nil {
 		return err
 	}
-	l := leader{pid: w.pid}
-	if errno != 0 {
-		l.notStarted = notStarted(w.name, errno)
-		fmt.Fprintf(w.pipes.stdio[2], "glovebox: %s\n", l.notStarted)
-	}
-	s.leaders <- l
 	if w.held != nil {
 		return s.awaitHeld(w.pid, w.held)
 	}
@@ -366,6 +368,19 @@ func (s *sandbox) readProc(name string) string {
 	return text
 }
 
+// lead makes a process the leader, before it is let go: it may end at once, and others that an earlier one left may end
+// beside it.
+func (s *sandbox) lead(pid int) *leader {
+	l := &leader{pid: pid, known: make(chan struct{})}
+	s.leaders <- l
+	return l
+}
+
+func (l *leader) settle(notStarted string) {
+	l.notStarted = notStarted
+	close(l.known)
+}
+
 // reap waits for every process of the sandbox and reports the end of the leader. It sleeps while there is none.
 func (s *sandbox) reap() {
 	for l := range s.leaders {
@@ -378,9 +393,14 @@ func (s *sandbox) reap() {
 			if err != nil {
 				break
 			}
+			select {
+			case l = <-s.leaders: // while others lived
+			default:
+			}
 			if pid != l.pid {
 				continue
 			}
+			<-l.known
 			if s.guest != nil {
 				s.guest.ended()
 			}

@@ -53,7 +53,7 @@ type sandbox struct {
 	buffer   string   // wire.ReceiveBuffer as the kernel shows it
 	waiting  *waiting // the child at the gate, if any
 	hold     *os.File // where the interpreter waits for its code, if one does
-	leaders  chan leader
+	leaders  chan *leader
 	sockets  listeners
 	guest    *guest // where init is that of a kernel in user space
 }
@@ -77,7 +77,7 @@ func Main() int {
 	s := &sandbox{
 		conn:     wire.NewConn(os.NewFile(wire.ControlFD, "control")),
 		landlock: -1, freezer: -1,
-		leaders: make(chan leader, 1),
+		leaders: make(chan *leader, 1),
 		sockets: listeners{room: map[uint64]int{}},
 	}
 	go s.reap()
