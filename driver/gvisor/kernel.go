@@ -114,7 +114,8 @@ func (s *sandbox) launch(ctx context.Context) (_ *kernel, err error) {
 		return nil, err
 	}
 	s.boots++
-	e := &wire.Exec{Argv: bytesOf(arguments(fmt.Sprintf("sandbox-%d", s.boots))), Env: [][]byte{[]byte("PATH=/bin")}, Dir: "/", Files: 2}
+	e := &wire.Exec{Argv: bytesOf(arguments(fmt.Sprintf("sandbox-%d", s.boots))), Env: [][]byte{[]byte("PATH=/bin")},
+		Dir: "/", Files: 2}
 	files := []*os.File{far, init}
 	if into := s.group.Unified(); into != nil {
 		e.BornIn, files = true, append(files, into)
