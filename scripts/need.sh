@@ -3,7 +3,7 @@
 # manager when root runs this; else the exact command is printed and the exit code is 1.
 #
 # Tools: python, node (where the runtime image looks for them, not in a person's home), pandas, mke2fs, newuidmap, bwrap, runc,
-# cc, pytests (CPython's own tests).
+# cc, qemu, busybox, pytests (CPython's own tests).
 set -eu
 
 has() {
