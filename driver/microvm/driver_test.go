@@ -78,35 +78,61 @@ func newDriver(t *testing.T) driver.Driver {
 	return d
 }
 
-// smallRoot is an image of a shell and its usual tools, so that making it takes no time.
-func smallRoot(t *testing.T) driver.Root {
+// smallRoot is an image of a shell with its usual tools and of Python with its library, so that making it takes no time. Python
+// is where it returns.
+func smallRoot(t *testing.T) (root driver.Root, python string) {
 	t.Helper()
 	busybox, err := exec.LookPath("busybox")
 	if err != nil {
 		t.Fatal("needs busybox: apt-get install busybox-static")
 	}
+	program, err := filepath.EvalSymlinks("/usr/bin/python3")
+	if err != nil {
+		t.Fatal(err)
+	}
 	bin := filepath.Join(t.TempDir(), "bin")
 	if err := os.Mkdir(bin, 0o755); err != nil {
 		t.Fatal(err)
-	}
-	if out, err := exec.Command("cp", busybox, filepath.Join(bin, "busybox")).CombinedOutput(); err != nil {
-		t.Fatal(string(out))
 	}
 	names, err := exec.Command(busybox, "--list").Output()
 	if err != nil {
 		t.Fatal(err)
 	}
+	if out, err := exec.Command("cp", busybox, program, bin).CombinedOutput(); err != nil {
+		t.Fatal(string(out))
+	}
 	for name := range strings.FieldsSeq(string(names)) {
-		if name == "busybox" {
-			continue
-		}
-		if err := os.Symlink("busybox", filepath.Join(bin, name)); err != nil {
-			t.Fatal(err)
+		if name != "busybox" {
+			if err := os.Symlink("busybox", filepath.Join(bin, name)); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
-	return driver.Root{Mounts: []driver.Mount{{Source: bin, Target: "/bin"}},
-		Links: []driver.Link{{Path: "/usr/bin", Target: "/bin"}},
+	library := filepath.Join("/usr/lib", filepath.Base(program))
+	root = driver.Root{Mounts: []driver.Mount{{Source: bin, Target: "/usr/bin"}, {Source: library, Target: library}},
+		Links: []driver.Link{{Path: "/bin", Target: "usr/bin"}},
 		Files: []driver.File{{Path: "/etc/hosts", Data: []byte("127.0.0.1 localhost\n")}}}
+	modules, err := filepath.Glob(filepath.Join(library, "lib-dynload", "*.so"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.Command("ldd", append(modules, program)...).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string]bool{}
+	for word := range strings.FieldsSeq(string(out)) {
+		if !strings.HasPrefix(word, "/") || strings.HasSuffix(word, ":") || seen[word] {
+			continue
+		}
+		seen[word] = true
+		source, err := filepath.EvalSymlinks(word)
+		if err != nil {
+			t.Fatal(err)
+		}
+		root.Mounts = append(root.Mounts, driver.Mount{Source: source, Target: word})
+	}
+	return root, filepath.Join("/usr/bin", filepath.Base(program))
 }
 
 func limits() glovebox.Limits {
@@ -119,7 +145,8 @@ func TestConformance(t *testing.T) {
 	if os.Getenv(allEnv) == "" {
 		t.Skip("boots a machine for each of about a hundred promises: make test-microvm")
 	}
-	drivertest.Run(t, drivertest.Subject{New: newDriver, Root: smallRoot(t), Slack: slack})
+	root, python := smallRoot(t)
+	drivertest.Run(t, drivertest.Subject{New: newDriver, Root: root, Slack: slack, Interpreters: map[string]string{"python": python}})
 }
 
 // TestCold runs a program in a machine that is booted for it, with inputs, outputs and a workspace on disk.
@@ -131,9 +158,10 @@ func TestCold(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(in, "a.txt"), []byte("input\n"), 0o444); err != nil {
 		t.Fatal(err)
 	}
+	root, _ := smallRoot(t)
 	l := limits()
-	l.Disk = 512 * glovebox.MiB // beyond what fits into memory
-	s, err := d.Start(ctx, driver.Spec{ID: "vm_cold", Limits: l, Root: smallRoot(t), Inputs: in})
+	l.Memory, l.Disk = 128*glovebox.MiB, 96*glovebox.MiB // which does not fit into memory
+	s, err := d.Start(ctx, driver.Spec{ID: "vm_cold", Limits: l, Root: root, Inputs: in})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -143,7 +171,7 @@ func TestCold(t *testing.T) {
 		}
 	}()
 	p, err := s.Exec(ctx, driver.Command{Argv: []string{"sh", "-c", "cat; cat /inputs/a.txt; echo err >&2; " +
-		"head -c 300000000 /dev/zero >/workspace/large; echo out >/outputs/o.txt; ln -s /etc/hosts /outputs/link; sleep 1000 & exit 3"},
+		"head -c 60000000 /dev/zero >/workspace/large; echo out >/outputs/o.txt; ln -s /etc/hosts /outputs/link; sleep 1000 & exit 3"},
 		Env: []string{"PATH=/bin"}, Dir: "/workspace", Stdin: strings.NewReader("stdin\n")})
 	if err != nil {
 		t.Fatal(err)
@@ -165,7 +193,7 @@ func TestCold(t *testing.T) {
 	if d := cmp.Diff(ended{Out: "stdin\ninput\n", Err: "err\n", Exit: driver.Exit{Code: 3}}, got); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
 	}
-	if use, err := s.Disk(); err != nil || use.Used < 300000000 || use.Used > int64(l.Disk) {
+	if use, err := s.Disk(); err != nil || use.Used < 60000000 || use.Used > int64(l.Disk) {
 		t.Errorf("disk: %+v, %v", use, err)
 	}
 	f, err := s.Open("o.txt")
@@ -192,7 +220,8 @@ func TestMachineKilled(t *testing.T) {
 	d := newDriver(t)
 	ctx, cancel := context.WithTimeout(context.Background(), slack)
 	defer cancel()
-	s, err := d.Start(ctx, driver.Spec{ID: "vm_killed", Limits: limits(), Root: smallRoot(t)})
+	root, _ := smallRoot(t)
+	s, err := d.Start(ctx, driver.Spec{ID: "vm_killed", Limits: limits(), Root: root})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -17,40 +16,6 @@ import (
 	"glovebox/driver/microvm"
 	"glovebox/internal/boot"
 )
-
-// pythonRoot is an image of the interpreter and its library, without what else the host has installed.
-func pythonRoot(t *testing.T) (driver.Root, string) {
-	t.Helper()
-	program, err := filepath.EvalSymlinks("/usr/bin/python3")
-	if err != nil {
-		t.Fatal(err)
-	}
-	library := filepath.Join("/usr/lib", filepath.Base(program))
-	root := driver.Root{Mounts: []driver.Mount{{Source: program, Target: program}, {Source: library, Target: library}}}
-	modules, err := filepath.Glob(filepath.Join(library, "lib-dynload", "*.so"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := exec.Command("ldd", append(modules, program)...).Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	seen := map[string]bool{}
-	for line := range strings.Lines(string(out)) {
-		for word := range strings.FieldsSeq(line) {
-			if !strings.HasPrefix(word, "/") || strings.HasSuffix(word, ":") || seen[word] {
-				continue
-			}
-			seen[word] = true
-			source, err := filepath.EvalSymlinks(word)
-			if err != nil {
-				t.Fatal(err)
-			}
-			root.Mounts = append(root.Mounts, driver.Mount{Source: source, Target: word})
-		}
-	}
-	return root, program
-}
 
 func pythonHold(program string, modules ...string) driver.Hold {
 	return driver.Hold{Lang: "python", Modules: modules, Memory: 64 * glovebox.MiB, Command: driver.Command{
@@ -103,7 +68,7 @@ func runHeld(t *testing.T, s driver.HeldSandbox, h driver.Hold, code string) (e 
 // the time of now. A template of whose files one has changed makes no more.
 func TestClones(t *testing.T) {
 	d := newDriver(t).(*microvm.Driver)
-	root, program := pythonRoot(t)
+	root, program := smallRoot(t)
 	h := pythonHold(program, "json", "random", "uuid")
 	above := t.TempDir()
 	begun := time.Now()
