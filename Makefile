@@ -3,7 +3,7 @@
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := build
-.PHONY: build demo test test-all bench bench-growth bench-go check fuzz test-cgroup2 dist clean
+.PHONY: build demo test test-all bench bench-growth bench-go check fuzz test-cgroup2 test-microvm dist clean
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 # What is delivered is static and does not say where it was built.
@@ -30,7 +30,8 @@ demo: build
 ## test: everything that tells whether a change is good; .ci/run calls it
 test: build
 	@sh scripts/need.sh python node mke2fs newuidmap
-	$(ROOT_TESTS) go test -count=1 -timeout 15m ./...
+	@set -e; guest=$$(sh scripts/guestkernel.sh); [ -z "$$guest" ] || sh scripts/need.sh qemu busybox; \
+	  set -x; $(ROOT_TESTS) GLOVEBOX_TEST_MICROVM=$$guest go test -count=1 -timeout 15m ./...
 
 ## test-all: test, then again under the race detector with the long attacks, then each fuzz target for a while
 test-all: test
@@ -41,6 +42,14 @@ test-all: test
 ## test-cgroup2: control groups of version 2 and an ordinary user under systemd, for real, on an emulated machine (docs/cgroup2.md)
 test-cgroup2:
 	@sh scripts/cgroup2.sh
+
+# test boots a few machines; this one for each promise, and the promises are many.
+## test-microvm: all that every driver is held to, on emulated machines (docs/microvm.md)
+test-microvm:
+	@sh scripts/need.sh python mke2fs qemu busybox
+	@set -e; guest=$$(sh scripts/guestkernel.sh); [ -n "$$guest" ] || { echo "no kernel for guests" >&2; exit 1; }; \
+	  set -x; $(ROOT_TESTS) GLOVEBOX_TEST_MICROVM=$$guest GLOVEBOX_TEST_MICROVM_ALL=1 \
+	  go test -count=1 -timeout 120m -v ./driver/microvm
 
 ## fuzz: each fuzz target for FUZZTIME
 fuzz:

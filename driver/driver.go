@@ -48,6 +48,9 @@ type Spec struct {
 	// Inputs is a folder of the host shown read-only at /inputs; empty means that /inputs is empty. It must not change
 	// until the sandbox is closed and stays the caller's.
 	Inputs string
+	// Devices are device nodes of the host that the program finds, and may open as their modes say. They are for programs of
+	// Glovebox's own, such as a machine monitor; a driver that cannot show any refuses. Targets lie below /dev.
+	Devices []Mount
 }
 
 // Root describes a runtime image as a minimal, read-only file system. Paths in it are absolute and clean; parents are made.

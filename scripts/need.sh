@@ -3,7 +3,7 @@
 # manager when root runs this; else the exact command is printed and the exit code is 1.
 #
 # Tools: python, node (where the runtime image looks for them, not in a person's home), pandas, mke2fs, newuidmap, bwrap, runc,
-# cc, pytests (CPython's own tests).
+# cc, qemu, busybox, pytests (CPython's own tests).
 set -eu
 
 has() {
@@ -12,7 +12,8 @@ has() {
 	node) [ -x /usr/bin/node ] || [ -x /usr/local/bin/node ] || [ -x /usr/bin/nodejs ] ;;
 	pytests) /usr/bin/python3 -c 'import test.test_fcntl' 2>/dev/null ;;
 	pandas) /usr/bin/python3 -c 'import pandas' 2>/dev/null ;;
-	mke2fs | newuidmap | bwrap | runc | cc) PATH="$PATH:/usr/sbin:/sbin" command -v "$1" >/dev/null 2>&1 ;;
+	qemu) [ -x /usr/bin/qemu-system-x86_64 ] ;;
+	busybox | mke2fs | newuidmap | bwrap | runc | cc) PATH="$PATH:/usr/sbin:/sbin" command -v "$1" >/dev/null 2>&1 ;;
 	*) echo "need.sh: unknown tool $1" >&2; exit 2 ;;
 	esac
 }
@@ -36,6 +37,12 @@ package() {
 	apk:newuidmap) echo shadow-uidmap ;;
 	*:newuidmap) echo shadow ;;
 	*:bwrap) echo bubblewrap ;;
+	apt-get:qemu) echo qemu-system-x86 ;;
+	dnf:qemu) echo qemu-system-x86-core ;;
+	apk:qemu) echo qemu-system-x86_64 ;;
+	*:qemu) echo qemu-system-x86 ;;
+	apt-get:busybox) echo busybox-static ;;
+	*:busybox) echo busybox ;;
 	*:runc) echo runc ;;
 	apk:cc) echo gcc musl-dev ;;
 	apt-get:cc) echo gcc libc6-dev ;;

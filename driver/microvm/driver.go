@@ -132,8 +132,12 @@ func (d *Driver) bootLimit() time.Duration {
 	return 30 * time.Second
 }
 
-// checkLimits refuses what a machine cannot give.
-func checkLimits(l glovebox.Limits) error {
+// checkSpec refuses what a machine cannot give.
+func checkSpec(spec driver.Spec) error {
+	l := spec.Limits
+	if len(spec.Devices) > 0 {
+		return errors.New("a program in a microVM cannot be shown devices of the host")
+	}
 	if l.Memory > mostMemory {
 		return glovebox.Errorf(glovebox.CodeUnavailable,
 			fmt.Sprintf("ask for --memory of at most %v, or for another rung", mostMemory),
@@ -151,7 +155,7 @@ func (d *Driver) Start(ctx context.Context, spec driver.Spec) (driver.Sandbox, e
 func (d *Driver) cold(ctx context.Context, spec driver.Spec, hold *driver.Hold) (*sandbox, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, d.bootLimit(), fmt.Errorf("the machine did not start in %v", d.bootLimit()))
 	defer cancel()
-	if err := checkLimits(spec.Limits); err != nil {
+	if err := checkSpec(spec); err != nil {
 		return nil, err
 	}
 	s := &sandbox{driver: d, spec: spec, hold: hold}

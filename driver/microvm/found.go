@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"glovebox"
+	"glovebox/driver"
 )
 
 // found is what a machine has of what the rung needs.
@@ -145,14 +146,71 @@ func (d *Driver) findKVM() error {
 	if d.cfg.Emulated {
 		return nil
 	}
-	f, err := os.OpenFile("/dev/kvm", os.O_RDWR, 0)
+	f, err := os.OpenFile(kvmPath, os.O_RDWR, 0)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return unavailable(kvmFix, "this machine has no /dev/kvm")
 	case err != nil:
 		return unavailable(kvmFix, "/dev/kvm cannot be opened: %v", err)
 	}
-	return f.Close()
+	defer f.Close()
+	cpus, err := os.ReadFile("/proc/cpuinfo")
+	if err != nil {
+		return fmt.Errorf("look for hardware virtualisation: %w", err)
+	}
+	if !virtualises(string(cpus)) {
+		// Some hosts offer a KVM that runs nothing but kernels made for it.
+		return unavailable(kvmFix, "there is a /dev/kvm, but no hardware virtualisation behind it (neither vmx nor svm)")
+	}
+	info, err := f.Stat()
+	if err != nil {
+		return fmt.Errorf("look at /dev/kvm: %w", err)
+	}
+	if os.Getuid() != 0 && info.Mode().Perm()&0o006 != 0o006 {
+		return unavailable("run Glovebox as root, or chmod 666 /dev/kvm (a udev rule keeps it so)",
+			"QEMU runs under an id of its own, which may not open /dev/kvm")
+	}
+	return nil
+}
+
+// virtualises tells whether /proc/cpuinfo names the CPU's own support of virtual machines.
+func virtualises(cpus string) bool {
+	for line := range strings.Lines(cpus) {
+		name, value, _ := strings.Cut(line, ":")
+		if flags := strings.Fields(value); strings.TrimSpace(name) == "flags" {
+			return slices.Contains(flags, "vmx") || slices.Contains(flags, "svm")
+		}
+	}
+	return false
+}
+
+const kvmPath = "/dev/kvm"
+
+// devices are what QEMU needs of the host's. Root makes a node that QEMU's own id may open, in a folder that nobody else may
+// enter.
+func (d *Driver) devices() ([]driver.Mount, error) {
+	if d.cfg.Emulated {
+		return nil, nil
+	}
+	node := kvmPath
+	if os.Getuid() == 0 {
+		dir := filepath.Join(d.cfg.ScratchDir, "devices")
+		if err := ownFolder(dir); err != nil {
+			return nil, err
+		}
+		node = filepath.Join(dir, "kvm")
+		var st unix.Stat_t
+		if err := unix.Stat(kvmPath, &st); err != nil {
+			return nil, fmt.Errorf("look at /dev/kvm: %w", err)
+		}
+		if err := unix.Mknod(node, unix.S_IFCHR, int(st.Rdev)); err != nil && !errors.Is(err, unix.EEXIST) {
+			return nil, fmt.Errorf("make a node for KVM: %w", err)
+		}
+		if err := os.Chmod(node, 0o666); err != nil {
+			return nil, fmt.Errorf("make a node for KVM: %w", err)
+		}
+	}
+	return []driver.Mount{{Source: node, Target: kvmPath}}, nil
 }
 
 // fileID tells a file's content from another's without reading it.

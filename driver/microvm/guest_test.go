@@ -235,3 +235,14 @@ func TestAvailable(t *testing.T) {
 		}
 	}
 }
+
+func TestVirtualises(t *testing.T) {
+	for text, want := range map[string]bool{
+		"processor\t: 0\nflags\t\t: fpu vmx sse\n": true, "flags\t\t: fpu svm\n": true, "flags\t\t: fpu sse\n": false,
+		"": false, "model name\t: vmx\nflags\t: fpu\n": false,
+	} {
+		if got := virtualises(text); got != want {
+			t.Errorf("%q: %v", text, got)
+		}
+	}
+}

@@ -82,7 +82,12 @@ func (d *Driver) launch(ctx context.Context, id string, limits glovebox.Limits, 
 		files.add(of.state)
 	}
 	argv := d.arguments(f, of, s, files)
-	m.jail, err = d.cfg.Jail.Start(ctx, driver.Spec{ID: id + "_vm", Limits: d.jailLimits(limits, s), Root: qemuRoot(f)})
+	devices, err := d.devices()
+	if err != nil {
+		return nil, err
+	}
+	m.jail, err = d.cfg.Jail.Start(ctx, driver.Spec{ID: id + "_vm", Limits: d.jailLimits(limits, s), Root: qemuRoot(f),
+		Devices: devices})
 	if err != nil {
 		return nil, fmt.Errorf("start the machine's jail: %w", err)
 	}

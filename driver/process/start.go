@@ -179,6 +179,9 @@ func (s *sandbox) sendSetup(ctx context.Context) error {
 		}
 		setup.Mounts = append(setup.Mounts, wire.Mount(m))
 	}
+	for _, m := range spec.Devices {
+		setup.Devices = append(setup.Devices, wire.Mount(m))
+	}
 	for _, l := range spec.Root.Links {
 		setup.Links = append(setup.Links, wire.Link(l))
 	}

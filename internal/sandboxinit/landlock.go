@@ -61,6 +61,11 @@ func (s *sandbox) makeRuleset() error {
 			return step("make Landlock rule for "+rule.path, err)
 		}
 	}
+	for _, m := range s.setup.Devices {
+		if err := addRule(s.landlock, m.Target, deviceRights(all)); err != nil {
+			return step("make Landlock rule for "+m.Target, err)
+		}
+	}
 	return nil
 }
 

@@ -120,6 +120,14 @@ func openHost(setup *wire.Setup) (list, beside []attached, err error) {
 		a.target = "/dev/" + name
 		*devices = append(*devices, a)
 	}
+	for _, m := range setup.Devices {
+		a, err := cloneTree(m.Source, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC)
+		if err != nil {
+			return nil, nil, step("open "+m.Target+" of the host", err)
+		}
+		a.target = m.Target
+		*devices = append(*devices, a)
+	}
 	// Last, since what it is shown through covers a folder of the host.
 	if setup.Inputs != "" {
 		open := openInputs

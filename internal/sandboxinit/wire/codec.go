@@ -230,6 +230,7 @@ func (s *Setup) fields(c *codec) {
 	list(c, &s.Beside, func(m *Mount) { c.text(&m.Source); c.text(&m.Target) })
 	c.bytes(&s.Config)
 	list(c, &s.Mounts, func(m *Mount) { c.text(&m.Source); c.text(&m.Target) })
+	list(c, &s.Devices, func(m *Mount) { c.text(&m.Source); c.text(&m.Target) })
 	list(c, &s.Links, func(l *Link) { c.text(&l.Path); c.text(&l.Target) })
 	list(c, &s.Files, func(f *File) { c.text(&f.Path); c.bytes(&f.Data) })
 	c.text(&s.Inputs)

@@ -14,8 +14,8 @@ import (
 func messages() map[string]Message {
 	return map[string]Message{
 		"setup": {Setup: &Setup{
-			SingleID: true, KeepOwner: true, Template: true, Kernel: true, Guest: true,
-			Beside: []Mount{{"/a", "/b"}}, Config: []byte("{}"), Mounts: []Mount{{"/usr", "/usr"}, {"", "/x"}}, Links: []Link{{"/bin", "usr/bin"}},
+			SingleID: true, KeepOwner: true, Template: true, Kernel: true, Guest: true, Beside: []Mount{{"/a", "/b"}}, Config: []byte("{}"),
+			Mounts: []Mount{{"/usr", "/usr"}, {"", "/x"}}, Devices: []Mount{{"/dev/kvm", "/dev/kvm"}}, Links: []Link{{"/bin", "usr/bin"}},
 			Files: []File{{"/etc/hosts", []byte("127.0.0.1 localhost\n")}, {"/etc/empty", []byte{}}}, Inputs: "/in",
 			DiskBytes: math.MaxInt64, DiskFiles: 1, DiskGiven: true, Hostname: "sandbox", Filter: bytes.Repeat([]byte{0, 0xff}, 3000),
 			Landlock: true, OpenFiles: math.MaxUint64, Processes: 5,

@@ -61,12 +61,13 @@ type Setup struct {
 	// installs no filter, for those that count are around the kernel.
 	Guest bool
 
-	Beside []Mount // shown beside ImageDir
-	Config []byte  // the contents of ConfigPath
-	Mounts []Mount
-	Links  []Link
-	Files  []File
-	Inputs string // a folder of the host shown at /inputs; empty for none
+	Beside  []Mount // shown beside ImageDir
+	Config  []byte  // the contents of ConfigPath
+	Mounts  []Mount
+	Devices []Mount // device nodes, shown with the program's right to use them
+	Links   []Link
+	Files   []File
+	Inputs  string // a folder of the host shown at /inputs; empty for none
 
 	DiskBytes int64 // size of the sandbox's own file system, when init is to make it (tmpfs)
 	DiskFiles int64
