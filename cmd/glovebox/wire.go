@@ -15,8 +15,8 @@ import (
 	"glovebox/internal/hostside"
 )
 
-// drivers are those of the rungs of this machine. What the machine lacks for one is told by it when it is asked. Ids, control
-// groups and init are those of drivers.process for all.
+// drivers are those of the rungs of this machine. What the machine lacks for one is told by it when it is asked. Ids,
+// control groups and init are those of drivers.process for all.
 func drivers(s settings) ([]driver.Driver, error) {
 	pool := hostside.IDPool{Start: s.process.uids.start, Count: s.process.uids.count}
 	scratch := filepath.Join(s.dataDir, "scratch")
