@@ -22,6 +22,8 @@ type settings struct {
 	dataDir string
 	policy  policy.Config
 	process processSettings
+	gvisor  gvisorSettings
+	microvm microvmSettings
 	remote  remoteSettings
 	memory  memoryBudget
 	trace   engine.Trace
@@ -233,7 +235,7 @@ func (s *settings) schema() *key {
 				"uid_pool": scalar(p.uids.set),
 				"init":     scalar(absolute(&p.init)),
 			}},
-			"gvisor": missingKey, "microvm": missingKey, "remote": s.remote.keys(&s.policy.Remote),
+			"gvisor": s.gvisor.keys(), "microvm": s.microvm.keys(), "remote": s.remote.keys(&s.policy.Remote),
 		}},
 		"listen": {item: func(v string) error {
 			_, err := listenOn(v)

@@ -33,6 +33,8 @@ drivers:
     cgroup: /glovebox/test
     uid_pool: "200000:4096"
     init: /opt/glovebox-init
+  gvisor: {runsc: /opt/runsc}
+  microvm: {emulated: true, qemu: /opt/qemu, kernel: /srv/vm}
   remote: {url: "unix:/run/other/sock", isolation: gvisor}
 tenants:
   - {name: acme, rungs: [microvm, gvisor]}
@@ -71,6 +73,9 @@ func TestConfiguration(t *testing.T) {
 		uids: uidPool{200000, 4096}}
 	if diff := cmp.Diff(p, got.process, cmp.AllowUnexported(processSettings{}, uidPool{})); diff != "" {
 		t.Error(diff)
+	}
+	if got.gvisor.runsc != "/opt/runsc" || got.microvm != (microvmSettings{"/opt/qemu", "/srv/vm", true}) {
+		t.Errorf("drivers %+v %+v", got.gvisor, got.microvm)
 	}
 	if got.remote != (remoteSettings{url: "unix:/run/other/sock"}) {
 		t.Errorf("drivers.remote %+v", got.remote)
@@ -153,7 +158,9 @@ func TestBadConfiguration(t *testing.T) {
 		{"images", "images: {}\n", 126, []string{"images", "not available"}},
 		{"memory budget in words", "memory_budget: most\n", 125, []string{":1: memory_budget"}},
 		{"memory budget beyond all", "memory_budget: 101%\n", 125, []string{":1: memory_budget", "1% to 100%"}},
-		{"microvm", "drivers: {microvm: {emulated: false}}\n", 126, []string{"drivers.microvm", "not available"}},
+		{"emulated", "drivers: {microvm: {emulated: maybe}}\n", 125, []string{"drivers.microvm.emulated", "true or false"}},
+		{"relative kernel", "drivers: {microvm: {kernel: boot}}\n", 125, []string{"drivers.microvm.kernel", "absolute"}},
+		{"runsc typo", "drivers:\n  gvisor: {runcs: /x}\n", 125, []string{":2: drivers.gvisor.runcs", "drivers.gvisor.runsc?"}},
 	} {
 		t.Run(c.name, func(t *testing.T) { refusedConfig(t, c.text, c.exit, c.says) })
 	}

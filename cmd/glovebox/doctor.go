@@ -62,7 +62,7 @@ func (a *app) showReport(r *glovebox.Report) {
 	w.Flush()
 	told := map[string]string{}
 	for _, c := range r.Controls {
-		if !c.Available && c.Fix != "" && built(c) {
+		if !c.Available && c.Fix != "" {
 			fix := line(c.Fix)
 			if first, ok := told[fix]; ok {
 				fix = "the same as for " + first
@@ -98,13 +98,8 @@ func controlState(c glovebox.Control) string {
 	switch {
 	case c.Available:
 		return "ok"
-	case !built(c):
-		return "not built"
 	case c.Required:
 		return "MISSING"
 	}
 	return "absent"
 }
-
-// built is false for the controls of a rung that this program does not have, which nothing on the machine can mend.
-func built(c glovebox.Control) bool { return slices.Contains(builtRungs, string(c.Isolation)) }

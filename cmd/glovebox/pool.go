@@ -49,13 +49,7 @@ func poolKeys(p *engine.Pool) *key {
 				p.Idle = d
 				return err
 			}),
-			"forks": scalar(func(v string) error {
-				if v != "true" && v != "false" {
-					return glovebox.Errorf(glovebox.CodeInvalid, "write true or false", "%q is neither", short(v))
-				}
-				p.Forks = v == "true"
-				return nil
-			}),
+			"forks": scalar(yesOrNo(&p.Forks)),
 		},
 	}
 }

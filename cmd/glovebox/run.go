@@ -7,7 +7,6 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -189,23 +188,10 @@ func (a *app) watch(signals context.Context, svc glovebox.Service, f *runFlags) 
 	s := a.newScreen(f, cancel)
 	res, err := svc.Run(ctx, a.owner(), f.request, s)
 	shown := s.close()
-	err = rungFix(err, f.request.Isolation)
 	if s.errsMid && (err != nil || res.Reason != "" || len(res.Skipped) > 0) {
 		fmt.Fprintln(a.errs) // what is said next begins a line of its own
 	}
 	return res, shown, err
-}
-
-// rungFix mends the advice for a rung that no machine can give with this program.
-func rungFix(err error, asked glovebox.Isolation) error {
-	var e *glovebox.Error
-	if !errors.As(err, &e) || e.Code != glovebox.CodeUnavailable || asked.Rank() < 1 ||
-		slices.Contains(builtRungs, string(asked)) {
-		return err
-	}
-	better := *e
-	better.Fix = "leave --isolation out: the " + string(asked) + " rung is not in this version"
-	return &better
 }
 
 // copyLimit bounds the copy of what a run left that a signal ended.

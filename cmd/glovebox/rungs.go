@@ -9,6 +9,36 @@ import (
 	"glovebox/policy"
 )
 
+// gvisorSettings are drivers.gvisor. What is empty is the driver's own default.
+type gvisorSettings struct{ runsc string }
+
+func (g *gvisorSettings) keys() *key {
+	return &key{keys: map[string]*key{"runsc": scalar(absolute(&g.runsc))}}
+}
+
+// microvmSettings are drivers.microvm. What is empty is the driver's own default.
+type microvmSettings struct {
+	qemu, kernel string
+	emulated     bool // without KVM, for tests: that is no security boundary
+}
+
+func (m *microvmSettings) keys() *key {
+	return &key{keys: map[string]*key{
+		"qemu": scalar(absolute(&m.qemu)), "kernel": scalar(absolute(&m.kernel)), "emulated": scalar(yesOrNo(&m.emulated)),
+	}}
+}
+
+// yesOrNo reads true or false.
+func yesOrNo(to *bool) func(string) error {
+	return func(v string) error {
+		if v != "true" && v != "false" {
+			return glovebox.Errorf(glovebox.CodeInvalid, "write true or false", "%q is neither", short(v))
+		}
+		*to = v == "true"
+		return nil
+	}
+}
+
 // remoteSettings are drivers.remote. An empty url: there is none.
 type remoteSettings struct {
 	url string // unix:/path

@@ -11,7 +11,8 @@ import (
 )
 
 // builtRungs are the rungs that this program can deliver where the machine allows it; doctor tells whether it does.
-var builtRungs = []string{string(glovebox.IsolationProcess), string(glovebox.IsolationRemote)}
+var builtRungs = []string{string(glovebox.IsolationProcess), string(glovebox.IsolationGVisor),
+	string(glovebox.IsolationMicroVM), string(glovebox.IsolationRemote)}
 
 func (a *app) versionCommand() *cobra.Command {
 	cmd := &cobra.Command{

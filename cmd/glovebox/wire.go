@@ -8,27 +8,53 @@ import (
 
 	"glovebox"
 	"glovebox/driver"
+	"glovebox/driver/gvisor"
+	"glovebox/driver/microvm"
 	"glovebox/driver/process"
 	"glovebox/engine"
+	"glovebox/internal/hostside"
 )
+
+// drivers are those of the rungs of this machine. What the machine lacks for one is told by it when it is asked. Ids,
+// control groups and init are those of drivers.process for all.
+func drivers(s settings) ([]driver.Driver, error) {
+	pool := hostside.IDPool{Start: s.process.uids.start, Count: s.process.uids.count}
+	scratch := filepath.Join(s.dataDir, "scratch")
+	config := process.Config{Init: s.process.init, Cgroup: s.process.cgroup, IDs: pool, ScratchDir: scratch,
+		Accept: s.process.accept}
+	low, err := process.New(config)
+	if err != nil {
+		return nil, glovebox.Internal("make the process driver", err)
+	}
+	kernel, err := gvisor.New(gvisor.Config{Runsc: s.gvisor.runsc, Init: s.process.init, Cgroup: s.process.cgroup, IDs: pool,
+		ScratchDir: scratch})
+	if err != nil {
+		return nil, glovebox.Internal("make the gvisor driver", err)
+	}
+	config.Accept = nil // what a program may go without, a machine monitor may not
+	jail, err := process.New(config)
+	if err != nil {
+		return nil, glovebox.Internal("make the jail of the microvm driver", err)
+	}
+	machine, err := microvm.New(microvm.Config{Jail: jail, Init: s.process.init, QEMU: s.microvm.qemu, Kernel: s.microvm.kernel,
+		CacheDir: filepath.Join(s.dataDir, "microvm"), ScratchDir: scratch, Emulated: s.microvm.emulated})
+	if err != nil {
+		return nil, glovebox.Internal("make the microvm driver", err)
+	}
+	return []driver.Driver{low, kernel, machine}, nil
+}
 
 // open makes the local engine that s describes. log gets what goes wrong beside the runs, and causes.
 func open(s settings, log *slog.Logger) (glovebox.Service, error) {
-	d, err := process.New(process.Config{
-		Init:       s.process.init,
-		Cgroup:     s.process.cgroup,
-		IDs:        process.IDPool{Start: s.process.uids.start, Count: s.process.uids.count},
-		ScratchDir: filepath.Join(s.dataDir, "scratch"),
-		Accept:     s.process.accept,
-	})
+	all, err := drivers(s)
 	if err != nil {
-		return nil, glovebox.Internal("make the process driver", err)
+		return nil, err
 	}
 	remote, err := s.remote.open(os.Geteuid())
 	if err != nil {
 		return nil, err
 	}
-	cfg := engine.Config{DataDir: s.dataDir, Trace: s.trace, Policy: s.policy, Drivers: []driver.Driver{d},
+	cfg := engine.Config{DataDir: s.dataDir, Trace: s.trace, Policy: s.policy, Drivers: all,
 		Remote: remote, Log: log, MemoryBudget: s.memory.size, MemoryPercent: s.memory.percent, ServedBy: s.servedBy}
 	if s.serves {
 		cfg.Pool = s.pool
