@@ -7,11 +7,13 @@ require (
 	github.com/goccy/go-yaml v1.19.2 // the configuration file, strictly, with lines and columns in errors
 	github.com/godbus/dbus/v5 v5.2.4 // asks systemd for a user's own control group
 	github.com/google/go-cmp v0.7.0 // differences in tests
+	github.com/google/go-containerregistry v0.22.1 // images of registries and OCI layouts
+	github.com/klauspost/compress v1.20.4 // zstd, in which archives of images come
 	github.com/landlock-lsm/go-landlock v0.11.2 // the Landlock calls, which x/sys lacks
 	github.com/moby/sys/mountinfo v0.7.2 // the mount table, to find control groups
 	github.com/rogpeppe/go-internal v1.16.0 // command line scripts as tests
 	github.com/spf13/cobra v1.10.2 // the command line: verbs, help, completion
-	github.com/spf13/pflag v1.0.9 // cobra's flags, for their errors' types
+	github.com/spf13/pflag v1.0.10 // cobra's flags, for their errors' types
 	github.com/xuri/excelize/v2 v2.11.1 // the example's workbook
 	golang.org/x/mod v0.43.0 // the Merkle tree of the trace, and signed notes
 	golang.org/x/net v0.62.0 // BPF instructions and a machine to test filters on
@@ -24,6 +26,8 @@ require (
 	github.com/cilium/ebpf v0.16.0 // indirect
 	github.com/coreos/go-systemd/v22 v22.6.0 // indirect
 	github.com/creack/pty v1.1.24 // indirect
+	github.com/docker/cli v29.7.2+incompatible // indirect
+	github.com/docker/docker-credential-helpers v0.9.3 // indirect
 	github.com/dustin/go-humanize v1.1.0 // indirect
 	github.com/gofrs/flock v0.8.0 // indirect
 	github.com/google/btree v1.1.2 // indirect
@@ -34,10 +38,13 @@ require (
 	github.com/moby/sys/capability v0.4.0 // indirect
 	github.com/mohae/deepcopy v0.0.0-20170308212314-bb9b5e7adda9 // indirect
 	github.com/ncruces/go-strftime v1.1.0 // indirect
+	github.com/opencontainers/go-digest v1.0.0 // indirect
+	github.com/opencontainers/image-spec v1.1.1 // indirect
 	github.com/opencontainers/runtime-spec v1.2.1 // indirect
 	github.com/remyoudompheng/bigfft v0.0.0-20230129092748-24d4a6f8daec // indirect
 	github.com/richardlehane/mscfb v1.0.9 // indirect
 	github.com/richardlehane/msoleps v1.0.6 // indirect
+	github.com/sirupsen/logrus v1.9.4 // indirect
 	github.com/tiendc/go-deepcopy v1.7.2 // indirect
 	github.com/vishvananda/netlink v1.3.1-0.20250303224720-0e7078ed04c8 // indirect
 	github.com/vishvananda/netns v0.0.5 // indirect

@@ -215,18 +215,20 @@ func pictureRows(t *testing.T) map[string]int {
 // so that what init links stays small. The exceptions are in the table.
 func TestTidyModules(t *testing.T) {
 	importers := map[string][]string{
-		"github.com/elastic/go-seccomp-bpf":   {"internal/seccomp/compile"},
-		"github.com/goccy/go-yaml":            {"cmd/glovebox"},
-		"github.com/godbus/dbus/v5":           {"internal/userscope"},
-		"github.com/google/go-cmp":            {"driver/drivertest"}, // and tests
-		"github.com/landlock-lsm/go-landlock": {"internal/sandboxinit"},
-		"github.com/moby/sys/mountinfo":       {"internal/cgroup"},
-		"github.com/rogpeppe/go-internal":     {}, // tests only
-		"github.com/spf13/cobra":              {"cmd/glovebox"},
-		"github.com/spf13/pflag":              {"cmd/glovebox"},
-		"github.com/xuri/excelize/v2":         {"examples/dying-products/generate"},
-		"golang.org/x/mod":                    {"internal/trace"},
-		"golang.org/x/net":                    {"internal/seccomp/compile"},
+		"github.com/elastic/go-seccomp-bpf":      {"internal/seccomp/compile"},
+		"github.com/goccy/go-yaml":               {"cmd/glovebox"},
+		"github.com/godbus/dbus/v5":              {"internal/userscope"},
+		"github.com/google/go-cmp":               {"driver/drivertest"}, // and tests
+		"github.com/google/go-containerregistry": {"internal/imagesource"},
+		"github.com/klauspost/compress":          {"internal/imagesource"},
+		"github.com/landlock-lsm/go-landlock":    {"internal/sandboxinit"},
+		"github.com/moby/sys/mountinfo":          {"internal/cgroup"},
+		"github.com/rogpeppe/go-internal":        {}, // tests only
+		"github.com/spf13/cobra":                 {"cmd/glovebox"},
+		"github.com/spf13/pflag":                 {"cmd/glovebox"},
+		"github.com/xuri/excelize/v2":            {"examples/dying-products/generate"},
+		"golang.org/x/mod":                       {"internal/trace"},
+		"golang.org/x/net":                       {"internal/seccomp/compile"},
 		// System calls are wanted wherever files, groups or processes are handled; to wrap them all in one package would be
 		// x/sys again.
 		"golang.org/x/sys": {
@@ -241,7 +243,7 @@ func TestTidyModules(t *testing.T) {
 			"internal/admission",
 			"internal/cgroup", "internal/guest",
 			"internal/hostside",
-			"internal/kernelfile",
+			"internal/imagestore", "internal/kernelfile",
 			"internal/livefolder",
 			"internal/lockfile",
 			"internal/output",

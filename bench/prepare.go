@@ -38,6 +38,9 @@ func (b *bench) prepare(ctx context.Context) error {
 	}
 	b.programs = map[string]string{}
 	for _, image := range found.Images {
+		if image.Name != "host" { // what is compared with runs on the host itself
+			continue
+		}
 		for lang, program := range image.Languages { // the path, perhaps a version
 			b.programs[lang], _, _ = strings.Cut(program, " ")
 		}

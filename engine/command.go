@@ -17,14 +17,14 @@ import (
 // codeNames are what code is called in its language unless a request names it.
 var codeNames = map[string]string{"python": "main.py", "node": "main.js", "bash": "main.sh"}
 
-// baseEnv is the environment besides what a request sets.
+// baseEnv is the environment besides what an image and a request set.
 var baseEnv = map[string]string{
 	"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/workspace", "TMPDIR": "/tmp", "LANG": "C.UTF-8",
 }
 
 // command is what a request that policy accepted means inside the image, but for its input. The error is a *glovebox.Error.
 func command(req glovebox.Request, image Image) (driver.Command, error) {
-	cmd := driver.Command{Argv: req.Argv, Env: environment(req.Env), Dir: "/workspace"}
+	cmd := driver.Command{Argv: req.Argv, Env: environment(image, req.Env), Dir: "/workspace"}
 	if len(req.Argv) > 0 {
 		return cmd, nil
 	}
@@ -64,8 +64,12 @@ func language(req glovebox.Request) string {
 	return req.Lang
 }
 
-func environment(set map[string]string) []string {
+func environment(image Image, set map[string]string) []string {
 	all := maps.Clone(baseEnv)
+	for _, v := range image.Env() {
+		name, value, _ := strings.Cut(v, "=")
+		all[name] = value
+	}
 	maps.Copy(all, set)
 	env := make([]string, 0, len(all))
 	for _, name := range slices.Sorted(maps.Keys(all)) {

@@ -29,6 +29,7 @@ func (e *Engine) Doctor(ctx context.Context) (*glovebox.Report, error) {
 	if imageErr == nil {
 		r.Images = []glovebox.Image{image.Report()}
 	}
+	e.reportImages(ctx, r)
 	for _, rung := range []glovebox.Isolation{glovebox.IsolationProcess, glovebox.IsolationGVisor, glovebox.IsolationMicroVM,
 		glovebox.IsolationRemote} {
 		if d, ok := e.drivers[rung]; ok {

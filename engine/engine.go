@@ -76,6 +76,10 @@ type Image interface {
 	Interpreter(lang string) (string, error)
 	// Report tells what it can run.
 	Report() glovebox.Image
+	// Env is the image's own environment, as NAME=VALUE.
+	Env() []string
+	// Modules are what is worth loading before a Python program that names one of them.
+	Modules() []string
 }
 
 // Engine implements glovebox.Service. It is safe for concurrent use.
@@ -85,6 +89,7 @@ type Engine struct {
 	drivers map[glovebox.Isolation]driver.Driver
 	other   *other
 	image   func() (Image, error)
+	stored  *storedImages
 	memory  func() (*admission.Admission, error)
 	ready   func() *ready // nil without a pool
 	runs    string        // the folder of the folders of live runs
@@ -144,6 +149,7 @@ func New(cfg Config) (*Engine, error) {
 	e := &Engine{cfg: cfg, drivers: map[glovebox.Isolation]driver.Driver{}, runs: filepath.Join(dir, "runs"),
 		opened: make(chan struct{}), teardown: make(chan struct{}, maxTeardown), retaining: make(chan struct{}, 1)}
 	e.image, e.other = newImages(cfg.Image).get, newOther(cfg.Remote)
+	e.stored = newStoredImages(filepath.Join(dir, "images"), cfg.Pool)
 	e.memory = sync.OnceValues(func() (*admission.Admission, error) {
 		return admission.New(admission.Config{Dir: cfg.RuntimeDir, Size: cfg.MemoryBudget, Percent: cfg.MemoryPercent})
 	})
@@ -260,6 +266,7 @@ func (e *Engine) closeOther() {
 func (e *Engine) giveBack() {
 	e.closeReady()
 	e.removing.Wait()
+	e.stored.close()
 	if a, err := e.memory(); err == nil {
 		a.Close()
 	}
@@ -351,7 +358,7 @@ func (e *Engine) tend() {
 		if n > 0 {
 			e.cfg.Log.Warn("runs were interrupted", "runs", n)
 		}
-		if err := errors.Join(livefolder.Sweep(e.runs, nil), e.store.Sweep()); err != nil {
+		if err := errors.Join(livefolder.Sweep(e.runs, nil), e.store.Sweep(), e.stored.store.Sweep()); err != nil {
 			e.cfg.Log.Error("remove what dead engines left", "err", err)
 		}
 	})

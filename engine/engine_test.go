@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -38,6 +39,11 @@ func (fakeImage) Interpreter(lang string) (string, error) {
 
 func (i fakeImage) Report() glovebox.Image {
 	return glovebox.Image{Name: "host", Languages: map[string]string{"python": "/usr/bin/python3 3.11"}, Packages: i.packages}
+}
+
+func (fakeImage) Env() []string { return nil }
+func (i fakeImage) Modules() []string {
+	return slices.DeleteFunc(slices.Clone(i.packages), func(m string) bool { return m == "scipy" })
 }
 
 var owner = glovebox.Principal{Tenant: "local", Name: "tester", Owner: true}

@@ -141,7 +141,7 @@ func (r *run) admit(ctx context.Context) error {
 		return nil // the rest is the other's
 	}
 	var err error
-	if r.image, err = r.Engine.image(); err != nil {
+	if err = r.takeImage(ctx); err != nil {
 		return err
 	}
 	if r.command, err = command(r.req, r.image); err != nil {
@@ -156,6 +156,22 @@ func (r *run) admit(ctx context.Context) error {
 	if r.stdin = newStdin(r.req); r.stdin != nil { // an interface around a nil pointer would not be nil
 		r.command.Stdin = r.stdin
 	}
+	return nil
+}
+
+// takeImage finds the run's image, which is in use until its sandbox is gone.
+func (r *run) takeImage(ctx context.Context) (err error) {
+	name := r.decision.Grant.Image
+	if name == hostImage {
+		r.image, err = r.Engine.image()
+		return err
+	}
+	image, done, err := r.stored.use(ctx, name)
+	if err != nil {
+		return err
+	}
+	r.image = image
+	r.undo.Push("let go of the image", done)
 	return nil
 }
 

@@ -10,7 +10,15 @@ import (
 
 // decide asks the policy, and for it the machine.
 func (e *Engine) decide(ctx context.Context, who glovebox.Principal, req glovebox.Request) glovebox.Decision {
-	return e.policy.Decide(who, req, e.machine(ctx))
+	p := e.policy
+	if req.Image != "" && req.Image != hostImage {
+		names, err := e.stored.store.Names()
+		if err != nil {
+			e.cfg.Log.Error("list the images", "err", err)
+		}
+		p = p.WithImages(names)
+	}
+	return p.Decide(who, req, e.machine(ctx))
 }
 
 // machine tells the policy which rungs can be had now.

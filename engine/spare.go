@@ -36,14 +36,12 @@ const home = "local"
 var baseModules = []string{"json", "csv", "re", "datetime", "statistics", "sqlite3", "math", "random", "collections",
 	"itertools", "functools"}
 
-// dataModules are loaded too, as far as the image has them, where a program names one of them. They take a while to load,
-// and memory.
-var dataModules = []string{"numpy", "pandas", "openpyxl", "matplotlib"}
-
 // waitMemory is what an interpreter needs for itself while it waits for its code. Those that load their modules themselves
 // need more than a fork does; the driver says what that makes.
 var waitMemory = map[string]glovebox.Size{"bash": 64 * glovebox.MiB, "node": 128 * glovebox.MiB, "python": 64 * glovebox.MiB}
 
+// dataMemory is for one that has loaded the image's Modules too, which it does where a program names one of them. They
+// take a while to load, and memory.
 const dataMemory = 320 * glovebox.MiB
 
 // ready is what an engine has ready. A nil *ready has nothing.
@@ -51,12 +49,11 @@ type ready struct {
 	pool   *lease.Pool
 	limits glovebox.Limits // those that spares are made with
 	forks  bool
-	data   []string // of dataModules
 }
 
 // newReady makes the pool, or nil where there is to be none or nothing can be run anyway.
 func (e *Engine) newReady() *ready {
-	image, imageErr := e.image()
+	_, imageErr := e.image()
 	memory, memoryErr := e.memory()
 	if e.cfg.Pool.Spares == 0 || imageErr != nil || memoryErr != nil {
 		return nil // requests are told of the errors
@@ -67,14 +64,7 @@ func (e *Engine) newReady() *ready {
 		e.cfg.Log.Error("have sandboxes ready: all runs start cold", "err", err)
 		return nil
 	}
-	w := &ready{pool: pool, limits: e.policy.DefaultLimits(), forks: e.cfg.Pool.Forks}
-	packages := image.Report().Packages
-	for _, m := range dataModules {
-		if slices.Contains(packages, m) {
-			w.data = append(w.data, m)
-		}
-	}
-	return w
+	return &ready{pool: pool, limits: e.policy.DefaultLimits(), forks: e.cfg.Pool.Forks}
 }
 
 // begin has Python ready for requests that say nothing of themselves, so that the first of them need not start cold.
@@ -100,20 +90,20 @@ func (w *ready) begin(e *Engine) {
 		return
 	}
 	w.pool.Keep(plain)
-	if len(w.data) > 0 {
-		w.pool.Keep(w.kind(warmer, home, "python", cmd, w.data[0], d.Grant, image))
+	if data := image.Modules(); len(data) > 0 {
+		w.pool.Keep(w.kind(warmer, home, "python", cmd, data[0], d.Grant, image))
 	}
 }
 
 // kind is what serves code in lang, whose interpreter is started by cmd, without arguments.
 func (w *ready) kind(d driver.Warmer, tenant, lang string, cmd driver.Command, code string, g glovebox.Grant,
 	image Image) lease.Kind {
-	cmd.Env, cmd.Code, cmd.Stdin = environment(nil), nil, nil // what else there is comes with the request
+	cmd.Env, cmd.Code, cmd.Stdin = environment(image, nil), nil, nil // what else there is comes with the request
 	hold := driver.Hold{Lang: lang, Command: cmd, Memory: waitMemory[lang]}
 	if lang == "python" {
 		hold.Modules = baseModules
-		if slices.ContainsFunc(w.data, func(m string) bool { return mentions(code, m) }) {
-			hold.Modules, hold.Memory = slices.Concat(baseModules, w.data), dataMemory
+		if data := image.Modules(); slices.ContainsFunc(data, func(m string) bool { return mentions(code, m) }) {
+			hold.Modules, hold.Memory = slices.Concat(baseModules, data), dataMemory
 		}
 	}
 	identity := image.Identity()

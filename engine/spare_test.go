@@ -202,8 +202,9 @@ func TestModules(t *testing.T) {
 		"import pandas": true, "import numpy.linalg as l\n": true, "from pandas import *": true, "print(1)": false, "": false,
 		"import pandas2, my_numpy, numpyß": false, "__import__('numpy')": true, "import openpyxl": false, // the image lacks it
 	} {
-		w := &ready{data: []string{"numpy", "pandas"}}
-		kind := w.kind(&drivertest.Fake{}, "local", "python", driver.Command{}, code, glovebox.Grant{}, fakeImage{})
+		w := &ready{}
+		kind := w.kind(&drivertest.Fake{}, "local", "python", driver.Command{}, code, glovebox.Grant{},
+			fakeImage{packages: []string{"numpy", "pandas", "scipy"}})
 		if got := slices.Contains(kind.Hold.Modules, "numpy"); got != want {
 			t.Errorf("%q: modules %v", code, kind.Hold.Modules)
 		}

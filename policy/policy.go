@@ -28,7 +28,7 @@ type Config struct {
 	Tenants map[string][]glovebox.Isolation
 	// Limits are the defaults and ceilings.
 	Limits Limits
-	// Images are the runtime images that may be named; empty means host alone.
+	// Images are the runtime images that may be named besides host; empty means all that there are.
 	Images []string
 	// InputRoots are the folders beneath which principals other than the owner may name inputs: absolute, clean, not the
 	// root folder. Empty means that they may name none.
@@ -41,7 +41,8 @@ type Policy struct {
 	remote  glovebox.Isolation
 	tenants map[string][]glovebox.Isolation
 	limits  Limits
-	images  []string
+	images  []string // that may be named; none: all
+	there   []string // besides host
 	roots   []string
 }
 
@@ -69,11 +70,15 @@ func New(c Config) (*Policy, error) {
 			return nil, err
 		}
 	}
-	images := slices.Clone(c.Images)
-	if len(images) == 0 {
-		images = []string{hostImage}
-	}
-	return &Policy{rungs, c.Remote, tenants, limits, images, slices.Clone(c.InputRoots)}, nil
+	return &Policy{rungs: rungs, remote: c.Remote, tenants: tenants, limits: limits, images: slices.Clone(c.Images),
+		roots: slices.Clone(c.InputRoots)}, nil
+}
+
+// WithImages is the same policy where there are images of these names besides host. Without it there is host alone.
+func (p *Policy) WithImages(names []string) *Policy {
+	more := *p
+	more.there = names
+	return &more
 }
 
 // DefaultLimits are those of a request that names none.
@@ -128,11 +133,17 @@ func (p *Policy) image(name string) (string, *glovebox.Decision) {
 	if name == "" {
 		name = hostImage
 	}
-	if slices.Contains(p.images, name) {
+	switch {
+	case name == hostImage:
 		return name, nil
+	case !slices.Contains(p.there, name):
+		return "", refuse("image.unknown", glovebox.CodeNotFound, meant("--image", name, append([]string{hostImage}, p.there...)),
+			"there is no image named %s", quote(name))
+	case len(p.images) > 0 && !slices.Contains(p.images, name):
+		return "", refuse("image.denied", glovebox.CodeDenied, "add "+name+" to images.allow in glovebox.yaml",
+			"the image %s may not be used: images.allow does not name it", name)
 	}
-	return "", refuse("image.unknown", glovebox.CodeNotFound, meant("--image", name, p.images),
-		"there is no image named %s", quote(name))
+	return name, nil
 }
 
 const hostImage = "host"

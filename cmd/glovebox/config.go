@@ -28,6 +28,7 @@ type settings struct {
 	memory  memoryBudget
 	trace   engine.Trace
 	pool    engine.Pool
+	images  imageSettings
 	serves  bool     // many requests: only then is anything kept ready
 	listen  []string // addresses that serve listens on
 
@@ -242,7 +243,7 @@ func (s *settings) schema() *key {
 			s.listen = append(s.listen, v)
 			return err
 		}},
-		"tenants": {each: s.tenant}, "secrets": missingKey, "images": missingKey, "pool": poolKeys(&s.pool),
+		"tenants": {each: s.tenant}, "secrets": missingKey, "images": s.imageKeys(), "pool": poolKeys(&s.pool),
 		"memory_budget": scalar(s.memory.set), "trace": s.traceKeys(),
 	}}
 }

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 
 	"glovebox"
 	"glovebox/driver"
@@ -25,6 +26,7 @@ type Image struct {
 	root     driver.Root
 	ident    string
 	settings Settings
+	modules  func() []string
 }
 
 // allowed is everything of the host that the image may show, with the reason. It is the whole list: what is not named here
@@ -103,6 +105,7 @@ func Host(cfg Config) (*Image, error) {
 			"this machine has no /usr that could serve as the runtime image host")
 	}
 	im.ident = im.identify()
+	im.modules = sync.OnceValue(im.dataModules)
 	return im, nil
 }
 

@@ -95,7 +95,8 @@ func Unpacked(name, dir, digest string, settings Settings) (*Image, error) {
 	if err != nil {
 		return nil, fmt.Errorf("look at the image: %w", err)
 	}
-	im := &Image{name: name, host: tree{root: filepath.Clean(dir)}, ident: name + "@" + digest, settings: settings}
+	im := &Image{name: name, host: tree{root: filepath.Clean(dir)}, ident: name + "@" + digest, settings: settings,
+		modules: func() []string { return settings.Modules }}
 	for _, top := range tops {
 		p := "/" + top.Name()
 		if top.Type() != fs.ModeSymlink {
@@ -111,25 +112,25 @@ func Unpacked(name, dir, digest string, settings Settings) (*Image, error) {
 	return im, nil
 }
 
-// dataModules are what of the host's Python is loaded before a program that names one of them, as far as it is there.
-var dataModules = []string{"numpy", "pandas", "openpyxl", "matplotlib"}
+// usualModules are what of the host's Python is loaded before a program that names one of them, as far as it is there.
+var usualModules = []string{"numpy", "pandas", "openpyxl", "matplotlib"}
 
 // Modules are Python modules that are worth loading beforehand where a program names one: those that the image says, of the
 // host the usual ones that it has.
-func (im *Image) Modules() []string {
-	if !im.isHost() {
-		return slices.Clone(im.settings.Modules)
-	}
+func (im *Image) Modules() []string { return slices.Clone(im.modules()) }
+
+// dataModules are those of the host.
+func (im *Image) dataModules() []string {
 	packages := im.pythonPackages()
-	return slices.DeleteFunc(slices.Clone(dataModules), func(m string) bool { return !slices.Contains(packages, m) })
+	return slices.DeleteFunc(slices.Clone(usualModules), func(m string) bool { return !slices.Contains(packages, m) })
 }
 
 // maxAccounts bounds the lists of users and groups that an image brings.
 const maxAccounts = 64 << 10
 
-// Settle makes of an unpacked tree what a sandbox can show: the files of /etc that say what machine and who this is are every
-// sandbox's own, the image's system users and groups stay, and lists of passwords go. Nothing of an image lies where a
-// sandbox has its own folders.
+// Settle makes of an unpacked tree what a sandbox can show: the files of /etc that say what machine and who this is are
+// every sandbox's own, the image's system users and groups stay, and lists of passwords go. Nothing of an image lies
+// where a sandbox has its own folders.
 func Settle(t *unpack.Tree) error {
 	if kind := t.Names("/")["etc"]; kind != unpack.Folder { // a link would put the files elsewhere
 		if err := t.Remove("/etc"); err != nil {
@@ -152,7 +153,8 @@ func Settle(t *unpack.Tree) error {
 			return err
 		}
 	}
-	for _, name := range []string{"/etc/shadow", "/etc/gshadow", "/etc/shadow-", "/etc/gshadow-", "/etc/passwd-", "/etc/group-"} {
+	for _, name := range []string{"/etc/shadow", "/etc/gshadow", "/etc/shadow-", "/etc/gshadow-", "/etc/passwd-",
+		"/etc/group-"} {
 		if err := t.Remove(name); err != nil {
 			return err
 		}

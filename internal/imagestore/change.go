@@ -60,8 +60,9 @@ func explain(err error) error {
 	case err == nil || errors.As(err, &known):
 		return err
 	case errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT):
-		return &glovebox.Error{Code: glovebox.CodeExhausted, Op: "make the image", Public: "there is no room for the image in data_dir",
-			Fix: "make room there, or set data_dir to a folder of another file system", Err: err}
+		return &glovebox.Error{Code: glovebox.CodeExhausted, Op: "make the image",
+			Public: "there is no room for the image in data_dir",
+			Fix:    "make room there, or set data_dir to a folder of another file system", Err: err}
 	case errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded):
 		return err
 	}
@@ -101,7 +102,8 @@ func (s *Store) fill(ctx context.Context, dir, source string, fill Fill) (*Store
 	if err := errors.Join(os.Mkdir(at, 0o700), os.Mkdir(work, 0o700)); err != nil {
 		return nil, err
 	}
-	tree, err := unpack.New(unpack.Config{Dir: at, MaxBytes: s.cfg.MaxBytes, MaxEntries: maxEntries, Reserved: image.Reserved()})
+	tree, err := unpack.New(unpack.Config{Dir: at, MaxBytes: s.cfg.MaxBytes, MaxEntries: maxEntries,
+		Reserved: image.Reserved()})
 	if err != nil {
 		return nil, err
 	}
@@ -122,9 +124,11 @@ func (s *Store) fill(ctx context.Context, dir, source string, fill Fill) (*Store
 	}
 	manifest := encode(settings, entries)
 	if len(manifest) > maxText {
-		return nil, glovebox.Errorf(glovebox.CodeInvalid, "import something smaller", "the list of what the image holds is too long")
+		return nil, glovebox.Errorf(glovebox.CodeInvalid, "import something smaller",
+			"the list of what the image holds is too long")
 	}
-	st := &Stored{Digest: digestOf(manifest), Created: s.cfg.Now().UTC(), Source: source, Dropped: tree.Dropped(), Entries: len(entries)}
+	st := &Stored{Digest: digestOf(manifest), Created: s.cfg.Now().UTC(), Source: source, Dropped: tree.Dropped(),
+		Entries: len(entries)}
 	for _, e := range entries {
 		st.Bytes += e.Size
 	}
@@ -191,7 +195,7 @@ func (s *Store) commit(ctx context.Context, f *livefolder.Folder, st *Stored, re
 		return err
 	}
 	defer func() { err = errors.Join(err, alone.Close()) }()
-	was, err := s.digest(st.Name)
+	was, err := s.Digest(st.Name)
 	switch {
 	case publicCode(err) == glovebox.CodeNotFound:
 		was = ""
@@ -257,7 +261,7 @@ func (s *Store) dropUnnamed(digest string) error {
 		return err
 	}
 	for _, name := range names {
-		if d, err := s.digest(name); err == nil && d == digest {
+		if d, err := s.Digest(name); err == nil && d == digest {
 			return nil
 		}
 	}
@@ -282,7 +286,7 @@ func (s *Store) discard(lock *os.File) error {
 
 // Remove takes a name away, and the image too unless it has another name. One that is in use is a conflict, and stays.
 func (s *Store) Remove(name string) (err error) {
-	if _, err := s.digest(name); publicCode(err) == glovebox.CodeNotFound {
+	if _, err := s.Digest(name); publicCode(err) == glovebox.CodeNotFound {
 		return err
 	}
 	if err := s.prepare(); err != nil {

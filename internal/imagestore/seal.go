@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sealOf looks at every name beneath a folder and hashes what each is now: its name, type and mode, inode, size, change time,
-// and whether it lies on the same device as the folder. The number of a device itself is not part of it: on some file systems
-// it is another one after each mount. No link is followed and no file is read.
+// sealOf looks at every name beneath a folder and hashes what each is now: its name, type and mode, inode, size, change
+// time, and whether it lies on the same device as the folder. The number of a device itself is not part of it: on some
+// file systems it is another one after each mount. No link is followed and no file is read.
 func sealOf(ctx context.Context, dir string) (string, error) {
 	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {

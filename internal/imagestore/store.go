@@ -108,8 +108,9 @@ func (s *Store) Names() ([]string, error) {
 	return list, nil
 }
 
-// digest is what a name stands for.
-func (s *Store) digest(name string) (string, error) {
+// Digest is what a name stands for now. Its error is a *glovebox.Error: not_found, or unavailable for a name that is
+// damaged.
+func (s *Store) Digest(name string) (string, error) {
 	var b []byte
 	err := fs.ErrNotExist
 	if namePattern().MatchString(name) {
@@ -189,7 +190,7 @@ func (s *Store) use(ctx context.Context, name, digest string, lock *os.File) (*U
 // open finds the folder of an image and locks it.
 func (s *Store) open(name string, how int) (digest string, lock *os.File, err error) {
 	for range 10 { // a name may stand for another image by the time that the folder of the one is looked for
-		if digest, err = s.digest(name); err != nil {
+		if digest, err = s.Digest(name); err != nil {
 			return "", nil, err
 		}
 		if lock, err = livefolder.Lock(s.folder(digest), how); !errors.Is(err, fs.ErrNotExist) {
@@ -255,7 +256,7 @@ func (s *Store) List() ([]Stored, error) {
 	}
 	list := []Stored{}
 	for _, name := range names {
-		digest, err := s.digest(name)
+		digest, err := s.Digest(name)
 		if publicCode(err) == glovebox.CodeNotFound { // it went meanwhile
 			continue
 		}
