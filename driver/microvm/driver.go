@@ -60,6 +60,8 @@ type Driver struct {
 	boot    *bootFiles // of the kernel that was found last
 
 	imaging sync.Mutex
+
+	tsc func() uint64 // how fast the CPU's counter of time stamps counts, in kHz: measured once
 }
 
 // New checks cfg and the platform. It looks at the machine only when something is started or examined.
@@ -83,7 +85,7 @@ func New(cfg Config) (*Driver, error) {
 	if cfg.Kernel == "" {
 		cfg.Kernel = "/"
 	}
-	d := &Driver{cfg: cfg}
+	d := &Driver{cfg: cfg, tsc: sync.OnceValue(measureTSC)}
 	d.find = remember(5*time.Second, d.look)
 	return d, nil
 }
@@ -148,7 +150,11 @@ func checkSpec(spec driver.Spec) error {
 
 // Start boots a machine and makes a sandbox in it.
 func (d *Driver) Start(ctx context.Context, spec driver.Spec) (driver.Sandbox, error) {
-	return d.cold(ctx, spec, nil)
+	s, err := d.cold(ctx, spec, nil)
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
 }
 
 // cold boots a machine and makes a sandbox in it, with an interpreter that waits if hold says so.

@@ -43,8 +43,7 @@ type machine struct {
 	process driver.Process
 	link    *guestlink.Link
 	qmp     *qmp
-	printed tail // by the guest's kernel, and by QEMU
-	ended   chan struct{}
+	printed tail           // by the guest's kernel, and by QEMU
 	work    sync.WaitGroup // all that reads from it
 	closing sync.Once
 	closed  error
@@ -60,7 +59,7 @@ type from struct {
 // launch starts QEMU in a sandbox of the jail, and returns when it takes commands.
 func (d *Driver) launch(ctx context.Context, id string, limits glovebox.Limits, f found, of from, s shape) (
 	_ *machine, err error) {
-	m := &machine{ended: make(chan struct{})}
+	m := &machine{}
 	defer func() {
 		if err != nil {
 			err = m.abandon(ctx, err)
@@ -110,14 +109,20 @@ func (m *machine) attend() {
 	m.work.Go(func() { _ = m.link.Run() }) // whoever calls learns why
 	m.work.Go(func() { _, _ = io.Copy(&m.printed, m.process.Stdout()) })
 	m.work.Go(func() { _, _ = io.Copy(&m.printed, m.process.Stderr()) })
-	m.work.Go(func() {
-		select {
-		case <-m.process.Exited():
-		case <-m.link.Done(): // an agent that breaks the rules, or the machine's end
-		}
+	m.work.Go(m.watch)
+}
+
+// watch ends what is left of a machine of which one part has ended: an agent that broke the rules of the link loses its machine.
+func (m *machine) watch() {
+	select {
+	case <-m.process.Exited():
 		_ = m.link.Close()
-		close(m.ended)
-	})
+		return
+	case <-m.link.Done():
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), undoLimit)
+	defer cancel()
+	_ = m.process.Kill(ctx) // what lives on then ends when the machine is closed, which is told
 }
 
 // kill ends the machine, and all that runs in it, and returns when the kernel says so.
@@ -173,11 +178,11 @@ func (d *Driver) jailLimits(l glovebox.Limits, s shape) glovebox.Limits {
 }
 
 // shapeOf is the shape of a machine for a run.
-func (d *Driver) shapeOf(ctx context.Context, l glovebox.Limits, disks []diskFile) shape {
+func (d *Driver) shapeOf(l glovebox.Limits, disks []diskFile) shape {
 	s := shape{memory: (l.Memory + guestBeside + glovebox.MiB - 1) / glovebox.MiB * glovebox.MiB,
 		cpus: max(1, int(math.Ceil(l.CPUs))), disks: disks}
 	if d.cfg.Emulated {
-		s.tsc = measureTSC(ctx)
+		s.tsc = d.tsc()
 	}
 	return s
 }

@@ -60,7 +60,7 @@ func (s *sandbox) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.machine, err = d.launch(ctx, s.spec.ID, s.spec.Limits, f, from{boot: boot}, d.shapeOf(ctx, s.spec.Limits, disks))
+	s.machine, err = d.launch(ctx, s.spec.ID, s.spec.Limits, f, from{boot: boot}, d.shapeOf(s.spec.Limits, disks))
 	if err != nil {
 		return err
 	}

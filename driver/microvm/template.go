@@ -78,7 +78,7 @@ func (t *template) make(ctx context.Context, boot *bootFiles) (err error) {
 	if t.image, err = d.rootImage(ctx, t.spec.Root); err != nil {
 		return err
 	}
-	t.shape = d.shapeOf(ctx, t.spec.Limits, []diskFile{{guestlink.SerialRoot, t.image, true}})
+	t.shape = d.shapeOf(t.spec.Limits, []diskFile{{guestlink.SerialRoot, t.image, true}})
 	if t.memory, err = newMemory("guest"); err != nil {
 		return err
 	}

@@ -15,6 +15,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"time"
 
 	"glovebox"
 	"glovebox/driver"
@@ -40,6 +41,8 @@ type Config struct {
 	// WorkDisk is a block device that holds what hostside.DiskFile makes, for the workspace of one sandbox that needs one on
 	// disk. Empty: a file of ScratchDir behind a loop device.
 	WorkDisk string
+	// StartLimit bounds each start, of a sandbox, an interpreter or a program. Zero: 30 s. It is longer on an emulated machine.
+	StartLimit time.Duration
 	// Accept names the controls that a run may go without: landlock. Anything else is required.
 	Accept []string
 }
@@ -79,6 +82,9 @@ func New(cfg Config) (*Driver, error) {
 	}
 	if cfg.ScratchDir == "" {
 		return nil, errors.New("process driver: ScratchDir is empty")
+	}
+	if cfg.StartLimit == 0 {
+		cfg.StartLimit = startLimit
 	}
 	if cfg.Init == "" {
 		self, err := os.Executable()

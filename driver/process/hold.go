@@ -44,7 +44,7 @@ var errNoCode = errors.New("hold interpreter: its command names no program and c
 // hold makes a sandbox and brings its interpreter to where it waits for its code.
 func (d *Driver) hold(ctx context.Context, spec driver.Spec, hold driver.Hold, of origin,
 	bring func(*sandbox) (*process, error)) (driver.HeldSandbox, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, errors.New("the interpreter was not ready in 30 s"))
+	ctx, cancel := d.bounded(ctx, "the interpreter was not ready")
 	defer cancel()
 	spec.Root.Files = withBoot(spec.Root.Files, hold.Lang)
 	s, err := d.start(ctx, spec, of)

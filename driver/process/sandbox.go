@@ -150,7 +150,7 @@ func (s *sandbox) releaseIDs(context.Context) error {
 
 // Exec releases the code and starts the program.
 func (s *sandbox) Exec(ctx context.Context, cmd driver.Command) (driver.Process, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, errors.New("the program did not start in 30 s"))
+	ctx, cancel := s.driver.bounded(ctx, "the program did not start")
 	defer cancel()
 	if err := cmd.Check(); err != nil {
 		return nil, err

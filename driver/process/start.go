@@ -16,12 +16,18 @@ import (
 	"glovebox/internal/sandboxinit/wire"
 )
 
-// startTimeout bounds a start on a machine that is very busy; it usually takes a few milliseconds.
-const startTimeout = 30 * time.Second
+// startLimit bounds a start on a machine that is very busy; it usually takes a few milliseconds.
+const startLimit = 30 * time.Second
+
+// bounded is ctx for a start, of which what is said when it takes too long.
+func (d *Driver) bounded(ctx context.Context, what string) (context.Context, context.CancelFunc) {
+	limit := d.cfg.StartLimit
+	return context.WithTimeoutCause(ctx, limit, fmt.Errorf("%s in %v", what, limit))
+}
 
 // start makes a sandbox of what of says.
 func (d *Driver) start(ctx context.Context, spec driver.Spec, of origin) (*sandbox, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, errors.New("the sandbox did not start in 30 s"))
+	ctx, cancel := d.bounded(ctx, "the sandbox did not start")
 	defer cancel()
 	if err := d.checkMachine(spec.Limits); err != nil {
 		return nil, err

@@ -79,7 +79,7 @@ func (d *Driver) Template(ctx context.Context, spec driver.Spec, hold driver.Hol
 		e.Err = driver.ErrNoTemplates
 		return nil, e
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, errors.New("the template was not ready in 30 s"))
+	ctx, cancel := d.bounded(ctx, "the template was not ready")
 	defer cancel()
 	spec.Limits.Processes = templateProcesses
 	spec.Limits.Disk, spec.Limits.Files = 1*glovebox.MiB, 64

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -160,9 +161,13 @@ func boxOf(h driver.HeldSandbox, err error) driver.Sandbox {
 	return h
 }
 
+// startLimit is more than the driver waits, which knows whether the machine is emulated.
+const startLimit = time.Hour
+
 // newDriver makes the driver of the process rung within the guest.
 func newDriver(onDisk bool) (*process.Driver, error) {
-	cfg := process.Config{Init: guestlink.InitPath, Cgroup: "/glovebox", RuntimeDir: "/run/glovebox", ScratchDir: scratchDir}
+	cfg := process.Config{Init: guestlink.InitPath, Cgroup: "/glovebox", RuntimeDir: "/run/glovebox", ScratchDir: scratchDir,
+		StartLimit: startLimit}
 	if onDisk {
 		var err error
 		if cfg.WorkDisk, err = disk(guestlink.SerialWork); err != nil {
