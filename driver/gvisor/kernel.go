@@ -27,6 +27,7 @@ type kernel struct {
 
 // said keeps the beginning of what runsc prints, which is why it failed.
 type said struct {
+	also  io.Writer // gets all of it; nil: nobody
 	pipes []*os.File
 	read  sync.WaitGroup
 
@@ -48,6 +49,9 @@ func (s *said) listen(pipes []*os.File) {
 func (s *said) Write(b []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.also != nil {
+		_, _ = s.also.Write(b) // whoever listens is told what can be told
+	}
 	s.text = append(s.text, b[:min(len(b), saidLimit-len(s.text))]...)
 	return len(b), nil
 }
@@ -114,9 +118,12 @@ func (s *sandbox) launch(ctx context.Context) (_ *kernel, err error) {
 		return nil, err
 	}
 	s.boots++
-	e := &wire.Exec{Argv: bytesOf(arguments(fmt.Sprintf("sandbox-%d", s.boots))), Env: [][]byte{[]byte("PATH=/bin")},
-		Dir: "/", Files: 2}
-	files := []*os.File{far, init}
+	return k, s.execute(ctx, k, arguments(fmt.Sprintf("sandbox-%d", s.boots)), far, init)
+}
+
+// execute has the guard execute runsc in the sandbox's control groups, with files as its descriptors from 3 on.
+func (s *sandbox) execute(ctx context.Context, k *kernel, argv []string, files ...*os.File) error {
+	e := &wire.Exec{Argv: bytesOf(argv), Env: [][]byte{[]byte("PATH=/bin")}, Dir: "/", Files: len(files)}
 	if into := s.group.Unified(); into != nil {
 		e.BornIn, files = true, append(files, into)
 	}
@@ -130,24 +137,26 @@ func (s *sandbox) launch(ctx context.Context) (_ *kernel, err error) {
 	}
 	r, err := s.link.Ask(ctx, wire.Message{Exec: e}, files...)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	k.said.listen(r.Files)
 	if r.Message.Started == nil {
-		return nil, errors.New("unexpected answer")
+		return errors.New("unexpected answer")
 	}
 	if joined, err := s.group.Everywhere(); err != nil || !joined {
-		return nil, errors.Join(errors.New("it is not in all of its control groups"), err)
+		return errors.Join(errors.New("it is not in all of its control groups"), err)
 	}
 	s.mu.Lock()
 	s.launching = k
 	s.mu.Unlock()
-	return k, s.link.Send(wire.Message{Go: &wire.Go{}})
+	return s.link.Send(wire.Message{Go: &wire.Go{}})
 }
 
 // close hangs up on a kernel that has ended.
 func (k *kernel) close() {
-	_ = k.guest.Close() // nothing is lost by what cannot be said any more
+	if k.guest != nil {
+		_ = k.guest.Close() // nothing is lost by what cannot be said any more
+	}
 	k.said.close()
 	if k.meter != nil {
 		k.meter.Close()

@@ -33,6 +33,7 @@ type sandbox struct {
 	baseline int64         // bytes of data in use before the program
 	memory   glovebox.Size // what the program may have now
 	boots    int           // how many kernels there were; of whoever executes
+	assembly *Assembly     // nil: it is for programs
 
 	mu        sync.Mutex
 	kernel    *kernel

@@ -73,6 +73,9 @@ func (s *sandbox) start(ctx context.Context) error {
 	if err := s.awaitReady(ctx); err != nil {
 		return err
 	}
+	if s.assembly != nil {
+		return nil
+	}
 	return s.boot(ctx)
 }
 
@@ -117,6 +120,9 @@ func (s *sandbox) spawn(ctx context.Context) error {
 
 func (s *sandbox) sendSetup(ctx context.Context) error {
 	config, err := configure(hostname)
+	if s.assembly != nil {
+		config, err = s.assembly.configure()
+	}
 	if err != nil {
 		return fmt.Errorf("describe the sandbox to runsc: %w", err)
 	}
