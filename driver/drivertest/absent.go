@@ -23,6 +23,11 @@ type promise struct {
 
 // promises are all, in the order of docs/drivers.md. Each case belongs to one.
 func promises() []promise {
+	return append(promisesOfPlace(), promisesOfTime()...)
+}
+
+// promisesOfPlace are about what a program can reach and use up.
+func promisesOfPlace() []promise {
 	return []promise{
 		{"files", "A program sees the image, its inputs, its code and four folders of its own; nothing else of the host.", []string{
 			"files that were planted on the host are not found", "the host is not visible", "no inputs is an empty folder",
@@ -60,6 +65,12 @@ func promises() []promise {
 			"descriptors: one more is refused", "descriptors: the limit is met exactly and cannot be raised"}},
 		{"compute", "Counters only grow, fit the limits and can be read until the sandbox is closed.", []string{
 			"counters only grow, fit the limits and outlive the tree", "cpu time only grows and outlives the tree"}},
+	}
+}
+
+// promisesOfTime are about how a program begins and ends, and what is said of it.
+func promisesOfTime() []promise {
+	return []promise{
 		{"lifetime", "Kill, close and giving up are right at every instant, and leave nothing.", []string{
 			"kill at any instant", "close at any instant", "a start that is given up at any instant",
 			"an exec that is given up at any instant", "kill, close and sample at the same time", "kill right after exec",
@@ -86,11 +97,11 @@ func promises() []promise {
 			"output: a flood of both streams arrives whole", "output: what nobody reads holds up nobody"}},
 		{"truth", "The posture says what is in force, and what the machine can give is said before a start.", []string{
 			"the posture says what a program sees", "posture and release time", "what the machine can give is said before a start"}},
-		{"ready before", "An interpreter that waits for its code is as strong as what is made for a run, serves once and leaves nothing.",
+		{"ready before", "An interpreter that waits for its code is as strong as a cold one, serves once and leaves nothing.",
 			[]string{"held: code, arguments, variables and input arrive", "held: the fence is that of what is made for a run",
 				"held: another command, a second one, late limits", "held: the limits of the run hold",
 				"held: what is not used leaves nothing", "held: given up at any instant", "held: its end is told"}},
-		{"ready before", "Copies of a template are apart: no chance, no file, no socket of another; they hold the limits of their runs.",
+		{"ready before", "Copies of a template are apart, without chance, file or socket of another, and hold their limits.",
 			[]string{"template: copies share no chance and are apart", "template: inputs are a copy's own",
 				"template: its end is told, and is the end of its copies", "template: a copy holds the limits of its run"}},
 	}
