@@ -100,8 +100,8 @@ func inUserSpace() map[string]variant {
 	return all
 }
 
-// inMachine are the differences of the microVM rung. The processes seen outside are the machine monitor's; within the machine
-// a program is held as on the process rung, so that its own word is worth what it is there.
+// inMachine are the differences of the microVM rung. The processes seen outside are the machine monitor's; within the
+// machine a program is held as on the process rung, so that its own word is worth what it is there.
 func inMachine() map[string]variant {
 	all := map[string]variant{
 		"CR-05": {why: ownObjects + "; none may be anything that was planted", look: nothingPlanted()},

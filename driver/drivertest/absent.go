@@ -29,7 +29,7 @@ func promises() []promise {
 // promisesOfPlace are about what a program can reach and use up.
 func promisesOfPlace() []promise {
 	return []promise{
-		{"files", "A program sees the image, its inputs, its code and four folders of its own; nothing else of the host.", []string{
+		{"files", "A program sees the image, its inputs, its code and four folders of its own, and nothing else.", []string{
 			"files that were planted on the host are not found", "the host is not visible", "no inputs is an empty folder",
 			"no code, no file", "a sandbox has nothing of an earlier one", "inputs are readable and nothing else",
 			"code is readable and nothing else", "code of any bytes and of some size is there to read",
@@ -48,8 +48,9 @@ func promisesOfPlace() []promise {
 		{"identity", "It is nobody, has no right and no way to one, and no terminal.", []string{
 			"a program is nobody and has no rights", "calls that change the machine are refused"}},
 		{"identity", "Nothing names the host, its boot or the sandbox.", []string{"nothing names the host or the boot"}},
-		{"compute", "Memory: 95 percent of the limit pass; above the limit, and what the rung takes beside it, is killed and counted.",
-			[]string{"memory: 95 percent of the limit pass, of any kind", "memory: above the limit is killed and counted, of any kind",
+		{"compute", "Memory: 95 percent of the limit pass; above it, with what the rung takes beside it, is killed and counted.",
+			[]string{"memory: 95 percent of the limit pass, of any kind",
+				"memory: above the limit is killed and counted, of any kind",
 				"memory: the kernel kills and it is counted", "memory: just below the limit is fine",
 				"memory: a limit counts for its own sandbox alone"}},
 		{"compute", "CPUs: bandwidth is bounded, and as many are shown as were granted.", []string{
@@ -88,7 +89,8 @@ func promisesOfTime() []promise {
 			"two sandboxes share no chance and no name"}},
 		{"commands", "A command is started as it was given, byte by byte, or refused.", []string{
 			"arguments and variables arrive byte by byte", "the working directory is what was given",
-			"a folder to work in that is not there is told", "a bare name is looked up in PATH", "a command that cannot be is refused",
+			"a folder to work in that is not there is told", "a bare name is looked up in PATH",
+			"a command that cannot be is refused",
 			"one program at a time, and another after it", "a closed sandbox takes nothing"}},
 		{"streams", "Streams carry any bytes, whole and as they come, and hold up nobody.", []string{
 			"stdout and stderr are apart and complete", "streams carry any bytes", "no stdin is an empty stdin",
