@@ -27,16 +27,19 @@ type Program struct {
 	Tries      string `json:"tries"`      // in one line
 	Judged     string `json:"judged"`     // by what it is judged, besides what holds for all
 	Disposable bool   `json:"disposable"` // it exhausts something: run it where that does no harm
+	// Differs says what is judged otherwise on the rung that it ran on than on the process rung, and why; empty for most.
+	Differs string `json:"differs,omitempty"`
 
-	file string                                            // in programs; what is run
-	args func(l *laboratory) []string                      // what it sees as its arguments
-	ask  func(l *laboratory, r *glovebox.Request)          // what else it asks for
-	said bool                                              // only its word can be had
-	free bool                                              // it need not come to its end: how it ends is judged
-	look look                                              // at its processes, once it holds what it got; then it is ended
-	sign string                                            // what it prints when it is ready for that; empty means "held"
-	with *Program                                          // somebody else's run that lives beside it, or was before it
-	then func(l *laboratory, o *observed) (broke []string) // the judgement, after it has ended
+	file   string                                            // in programs; what is run
+	args   func(l *laboratory) []string                      // what it sees as its arguments
+	ask    func(l *laboratory, r *glovebox.Request)          // what else it asks for
+	said   bool                                              // only its word can be had
+	free   bool                                              // it need not come to its end: how it ends is judged
+	look   look                                              // at its processes, once it holds what it got; then it is ended
+	sign   string                                            // what it prints when it is ready for that; empty means "held"
+	inside []string                                          // what it may say that it got (see variant)
+	with   *Program                                          // somebody else's run that lives beside it, or was before it
+	then   func(l *laboratory, o *observed) (broke []string) // the judgement, after it has ended
 }
 
 // Config is what a battery is run with.
@@ -150,7 +153,7 @@ func run(ctx context.Context, cfg Config, all []Program) (_ *Report, err error) 
 		if cfg.Progress != nil {
 			cfg.Progress(n, len(all), p)
 		}
-		o, fatal := l.attack(ctx, p, r)
+		o, fatal := l.attack(ctx, p.on(cfg.Isolation), r)
 		if ctx.Err() != nil {
 			break // what was interrupted tells nothing
 		}

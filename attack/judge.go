@@ -51,7 +51,7 @@ func (l *laboratory) judge(out Outcome, o *observed, found []string) Outcome {
 	if p.then != nil && out.Reason == "" {
 		found = append(found, p.then(l, o)...)
 	}
-	out.Found, out.Claims = found, claims(o.stdout)
+	out.Found, out.Claims = found, p.claims(o.stdout)
 	switch {
 	case len(out.Found) > 0 || len(out.Claims) > 0:
 		out.Verdict, out.Reason = Broke, ""
@@ -65,12 +65,12 @@ func (l *laboratory) judge(out Outcome, o *observed, found []string) Outcome {
 	return out
 }
 
-// claims are the lines of a program that say what it got.
-func claims(stdout []byte) []glovebox.Untrusted {
+// claims are the lines of a program that say what it got, but for what is of its own kernel.
+func (p *Program) claims(stdout []byte) []glovebox.Untrusted {
 	const many, long = 20, 300
 	var all []glovebox.Untrusted
 	for line := range bytes.Lines(stdout) {
-		if bytes.HasPrefix(line, []byte("broke:")) && len(all) < many {
+		if bytes.HasPrefix(line, []byte("broke:")) && len(all) < many && !p.ofItsOwn(string(line)) {
 			all = append(all, glovebox.Untrusted(strings.ToValidUTF8(string(line[:min(len(line), long)]), "\uFFFD")))
 		}
 	}

@@ -83,8 +83,8 @@ func rungsToAttack(ctx context.Context, svc glovebox.Service, asked glovebox.Iso
 	case asked.Rank() > 0:
 		return []glovebox.Isolation{asked}, nil
 	case asked != "" && asked != glovebox.IsolationAuto:
-		return nil, glovebox.Errorf(glovebox.CodeInvalid, "name auto, process, gvisor, microvm or remote", "there is no rung %.40q",
-			string(asked))
+		return nil, glovebox.Errorf(glovebox.CodeInvalid, "name auto, process, gvisor, microvm or remote",
+			"there is no rung %.40q", string(asked))
 	}
 	report, err := svc.Doctor(ctx)
 	if err != nil {
@@ -105,8 +105,8 @@ func rungsToAttack(ctx context.Context, svc glovebox.Service, asked glovebox.Iso
 	}
 	rungs = slices.DeleteFunc(rungs, func(r glovebox.Isolation) bool { return missing[r] })
 	if len(rungs) == 0 {
-		return nil, glovebox.Errorf(glovebox.CodeUnavailable, "run `glovebox doctor`, which tells what is missing and what mends it",
-			"no rung can be had on this machine")
+		return nil, glovebox.Errorf(glovebox.CodeUnavailable,
+			"run `glovebox doctor`, which tells what is missing and what mends it", "no rung can be had on this machine")
 	}
 	slices.SortFunc(rungs, func(a, b glovebox.Isolation) int { return a.Rank() - b.Rank() })
 	return rungs, nil

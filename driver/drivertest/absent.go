@@ -23,8 +23,13 @@ type promise struct {
 
 // promises are all, in the order of docs/drivers.md. Each case belongs to one.
 func promises() []promise {
+	return append(promisesOfPlace(), promisesOfTime()...)
+}
+
+// promisesOfPlace are about what a program can reach and use up.
+func promisesOfPlace() []promise {
 	return []promise{
-		{"files", "A program sees the image, its inputs, its code and four folders of its own; nothing else of the host.", []string{
+		{"files", "A program sees the image, its inputs, its code and four folders of its own, and nothing else.", []string{
 			"files that were planted on the host are not found", "the host is not visible", "no inputs is an empty folder",
 			"no code, no file", "a sandbox has nothing of an earlier one", "inputs are readable and nothing else",
 			"code is readable and nothing else", "code of any bytes and of some size is there to read",
@@ -43,8 +48,9 @@ func promises() []promise {
 		{"identity", "It is nobody, has no right and no way to one, and no terminal.", []string{
 			"a program is nobody and has no rights", "calls that change the machine are refused"}},
 		{"identity", "Nothing names the host, its boot or the sandbox.", []string{"nothing names the host or the boot"}},
-		{"compute", "Memory: 95 percent of the limit pass; above the limit, and what the rung takes beside it, is killed and counted.",
-			[]string{"memory: 95 percent of the limit pass, of any kind", "memory: above the limit is killed and counted, of any kind",
+		{"compute", "Memory: 95 percent of the limit pass; above it, with what the rung takes beside it, is killed and counted.",
+			[]string{"memory: 95 percent of the limit pass, of any kind",
+				"memory: above the limit is killed and counted, of any kind",
 				"memory: the kernel kills and it is counted", "memory: just below the limit is fine",
 				"memory: a limit counts for its own sandbox alone"}},
 		{"compute", "CPUs: bandwidth is bounded, and as many are shown as were granted.", []string{
@@ -60,6 +66,12 @@ func promises() []promise {
 			"descriptors: one more is refused", "descriptors: the limit is met exactly and cannot be raised"}},
 		{"compute", "Counters only grow, fit the limits and can be read until the sandbox is closed.", []string{
 			"counters only grow, fit the limits and outlive the tree", "cpu time only grows and outlives the tree"}},
+	}
+}
+
+// promisesOfTime are about how a program begins and ends, and what is said of it.
+func promisesOfTime() []promise {
+	return []promise{
 		{"lifetime", "Kill, close and giving up are right at every instant, and leave nothing.", []string{
 			"kill at any instant", "close at any instant", "a start that is given up at any instant",
 			"an exec that is given up at any instant", "kill, close and sample at the same time", "kill right after exec",
@@ -77,7 +89,8 @@ func promises() []promise {
 			"two sandboxes share no chance and no name"}},
 		{"commands", "A command is started as it was given, byte by byte, or refused.", []string{
 			"arguments and variables arrive byte by byte", "the working directory is what was given",
-			"a folder to work in that is not there is told", "a bare name is looked up in PATH", "a command that cannot be is refused",
+			"a folder to work in that is not there is told", "a bare name is looked up in PATH",
+			"a command that cannot be is refused",
 			"one program at a time, and another after it", "a closed sandbox takes nothing"}},
 		{"streams", "Streams carry any bytes, whole and as they come, and hold up nobody.", []string{
 			"stdout and stderr are apart and complete", "streams carry any bytes", "no stdin is an empty stdin",
@@ -86,11 +99,11 @@ func promises() []promise {
 			"output: a flood of both streams arrives whole", "output: what nobody reads holds up nobody"}},
 		{"truth", "The posture says what is in force, and what the machine can give is said before a start.", []string{
 			"the posture says what a program sees", "posture and release time", "what the machine can give is said before a start"}},
-		{"ready before", "An interpreter that waits for its code is as strong as what is made for a run, serves once and leaves nothing.",
+		{"ready before", "An interpreter that waits for its code is as strong as a cold one, serves once and leaves nothing.",
 			[]string{"held: code, arguments, variables and input arrive", "held: the fence is that of what is made for a run",
 				"held: another command, a second one, late limits", "held: the limits of the run hold",
 				"held: what is not used leaves nothing", "held: given up at any instant", "held: its end is told"}},
-		{"ready before", "Copies of a template are apart: no chance, no file, no socket of another; they hold the limits of their runs.",
+		{"ready before", "Copies of a template are apart, without chance, file or socket of another, and hold their limits.",
 			[]string{"template: copies share no chance and are apart", "template: inputs are a copy's own",
 				"template: its end is told, and is the end of its copies", "template: a copy holds the limits of its run"}},
 	}

@@ -113,8 +113,8 @@ func caseScratch(b *bench) {
 }
 
 func caseReadOnly(b *bench) {
-	r, e, _ := b.run(shell("for path in /new /usr/new /etc/new /dev/new /code/new /inputs/new /proc/new /proc/sys/kernel/hostname" +
-		" /proc/self/oom_adj; do (echo x >$path) 2>/dev/null && echo $path; done; exit 0"))
+	r, e, _ := b.run(shell("for path in /new /usr/new /etc/new /dev/new /code/new /inputs/new /proc/new" +
+		" /proc/sys/kernel/hostname /proc/self/oom_adj; do (echo x >$path) 2>/dev/null && echo $path; done; exit 0"))
 	b.wantExit(r, e, 0)
 	if got := r.out.String(); got != "" {
 		b.Errorf("it wrote to %q", got)

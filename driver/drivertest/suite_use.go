@@ -268,7 +268,8 @@ func caseCounters(b *bench) {
 	check("after the kill")
 	dead := last
 	time.Sleep(20 * time.Millisecond)
-	if check("later"); last.CPU != dead.CPU || last.Processes > 0 {
+	// What the dead used may be booked a moment late.
+	if check("later"); last.CPU > dead.CPU+5*time.Millisecond || last.Processes > 0 {
 		b.Errorf("dead it went on from %+v to %+v", dead, last)
 	}
 	b.within("end of the streams", waited(&r.read))
