@@ -212,6 +212,8 @@ def template(fd, modules, code):
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # so that the kernel takes note of the dead by itself
     refuse_shared()
     forget_sqlite()
+    if hasattr(system, "malloc_trim"):
+        system.malloc_trim(ctypes.c_size_t(0))  # what is free is nothing to copy
     channel = _socket.socket(fileno=fd)
     send(channel, ("ready\n" + "".join(sizes)).encode())
     while True:

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"math"
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -29,6 +30,20 @@ func write(dir, file, value string) error {
 		return fmt.Errorf("value %q: %w", value, err)
 	}
 	return nil
+}
+
+// openQuietly is os.Open for what is only handed to others: package os would have the runtime's poller watch it, which the
+// kernel allows for files of control groups, and take it off again.
+func openQuietly(path string, flags int) (*os.File, error) {
+	for {
+		fd, err := unix.Open(path, flags|unix.O_CLOEXEC, 0)
+		switch {
+		case err == nil:
+			return os.NewFile(uintptr(fd), path), nil
+		case err != unix.EINTR:
+			return nil, &fs.PathError{Op: "open", Path: path, Err: err}
+		}
+	}
 }
 
 // rmdir removes a group; none there is fine. The kernel's rmdir takes a group's files along with it, and os.Remove would try

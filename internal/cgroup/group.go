@@ -11,7 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
+
+	"golang.org/x/sys/unix"
 
 	"glovebox"
 	"glovebox/internal/kernelfile"
@@ -244,7 +245,7 @@ func (g *Group) open() error {
 		if p.v2 {
 			continue
 		}
-		f, err := os.OpenFile(filepath.Join(g.dirs[p], "tasks"), os.O_WRONLY, 0)
+		f, err := openQuietly(filepath.Join(g.dirs[p], "tasks"), unix.O_WRONLY)
 		if err != nil {
 			return fmt.Errorf("open control group: %w", err)
 		}
@@ -252,7 +253,7 @@ func (g *Group) open() error {
 	}
 	if p, ok := g.host.killer(); ok && !p.v2 {
 		var err error
-		if g.freezer, err = os.OpenFile(filepath.Join(g.dirs[p], "freezer.state"), os.O_WRONLY, 0); err != nil {
+		if g.freezer, err = openQuietly(filepath.Join(g.dirs[p], "freezer.state"), unix.O_WRONLY); err != nil {
 			return fmt.Errorf("open control group: %w", err)
 		}
 	}
@@ -260,7 +261,7 @@ func (g *Group) open() error {
 		return nil
 	}
 	for name, to := range map[string]**os.File{"init": &g.cradle, "run": &g.unified} {
-		f, err := os.OpenFile(filepath.Join(g.home, name), os.O_RDONLY|syscall.O_DIRECTORY, 0)
+		f, err := openQuietly(filepath.Join(g.home, name), unix.O_RDONLY|unix.O_DIRECTORY)
 		if err != nil {
 			return fmt.Errorf("open control group: %w", err)
 		}
@@ -295,7 +296,7 @@ func (g *Group) ParentTasks() ([]*os.File, error) {
 		if p.v2 {
 			continue
 		}
-		f, err := os.OpenFile(filepath.Join(p.dir+g.parent, "tasks"), os.O_WRONLY, 0)
+		f, err := openQuietly(filepath.Join(p.dir+g.parent, "tasks"), unix.O_WRONLY)
 		if err != nil {
 			for _, f := range files {
 				f.Close()

@@ -99,16 +99,24 @@ func (s *sandbox) resume(r *wire.Resume, files []*os.File) error {
 		return s.fail(step("hand over the code", errors.New("nobody waits")))
 	}
 	s.hold = nil
-	defer to.Close()
+	// The interpreter goes on when this is closed, and the driver is told meanwhile.
+	if err := errors.Join(s.hand(to, r, files), step("hand over the code", to.Close())); err != nil {
+		return s.fail(err)
+	}
+	return s.conn.Send(wire.Message{Resumed: &wire.Resumed{}})
+}
+
+// hand writes the code and tells the interpreter the rest.
+func (s *sandbox) hand(to *os.File, r *wire.Resume, files []*os.File) error {
 	if len(files) != 1 {
-		return s.fail(step("take code", errors.New("descriptor missing")))
+		return step("take code", errors.New("descriptor missing"))
 	}
 	if err := s.writeCode(r.CodeName, files[0]); err != nil {
-		return s.fail(step("write code", err))
+		return step("write code", err)
 	}
 	limit := unix.NsecToTimeval(int64(handLimit))
 	if err := unix.SetsockoptTimeval(wire.FD(to), unix.SOL_SOCKET, unix.SO_SNDTIMEO, &limit); err != nil {
-		return s.fail(step("hand over the code", err))
+		return step("hand over the code", err)
 	}
 	b := handOver(r)
 	for len(b) > 0 {
@@ -117,11 +125,11 @@ func (s *sandbox) resume(r *wire.Resume, files []*os.File) error {
 			continue
 		}
 		if err != nil {
-			return s.fail(step("hand over the code", err))
+			return step("hand over the code", err)
 		}
 		b = b[n:]
 	}
-	return s.conn.Send(wire.Message{Resumed: &wire.Resumed{}})
+	return nil
 }
 
 // handOver is what a held interpreter reads (see package boot): strings that each end with a zero.

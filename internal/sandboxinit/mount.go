@@ -196,9 +196,16 @@ func (s *sandbox) takeIDs() error {
 	if s.single {
 		return nil
 	}
-	// Package syscall changes every thread; x/sys drops groups for the calling one alone.
-	if err := syscall.Setgroups(nil); err != nil {
+	// Package syscall changes every thread; x/sys drops groups for the calling one alone. To stop every thread takes as long
+	// as all of the rest here, and the init of a copy has no groups: it comes from a program that has none.
+	groups, err := unix.Getgroups()
+	if err != nil {
 		return step("drop groups", err)
+	}
+	if len(groups) > 0 {
+		if err := syscall.Setgroups(nil); err != nil {
+			return step("drop groups", err)
+		}
 	}
 	if err := syscall.Setresgid(0, 0, 0); err != nil {
 		return step("take group id", err)

@@ -47,39 +47,47 @@ func (c *Conn) Send(m Message, files ...*os.File) error {
 	if len(body) > maxFrame || len(files) > maxFiles {
 		return fmt.Errorf("message of %d bytes with %d descriptors is too large", len(body), len(files))
 	}
-	head := binary.LittleEndian.AppendUint32(nil, uint32(len(body)))
-	head = append(head, byte(len(files)))
+	frame := binary.LittleEndian.AppendUint32(make([]byte, 0, 5+len(body)), uint32(len(body)))
+	frame = append(append(frame, byte(len(files))), body...)
 	fds := make([]int, len(files))
 	for i, f := range files {
 		fds[i] = FD(f)
 	}
 	c.send.Lock()
 	defer c.send.Unlock()
-	if err := SendFiles(c.sock, head, fds); err != nil {
-		return fmt.Errorf("send message: %w", err)
+	// All at once as a rule, so that whoever waits for it wakes once.
+	n, err := sendFiles(c.sock, frame, fds)
+	if err == nil && n < len(frame) {
+		_, err = c.sock.Write(frame[n:])
 	}
-	if _, err := c.sock.Write(body); err != nil {
+	if err != nil {
 		return fmt.Errorf("send message: %w", err)
 	}
 	return nil
 }
 
-// SendFiles writes b with descriptors, which stay the caller's, to a non-blocking Unix socket, as one message.
+// SendFiles writes b with descriptors, which stay the caller's, to a non-blocking Unix socket that keeps messages apart.
 func SendFiles(sock *os.File, b []byte, fds []int) error {
+	_, err := sendFiles(sock, b, fds)
+	return err
+}
+
+// sendFiles writes as much of b as there is room for, with descriptors, and returns how much that was.
+func sendFiles(sock *os.File, b []byte, fds []int) (n int, err error) {
 	var oob []byte
 	if len(fds) > 0 {
 		oob = unix.UnixRights(fds...)
 	}
 	raw, err := sock.SyscallConn()
 	if err != nil {
-		return err
+		return 0, err
 	}
 	var sent error
 	err = raw.Write(func(fd uintptr) bool {
-		sent = unix.Sendmsg(int(fd), b, oob, nil, unix.MSG_NOSIGNAL)
+		n, sent = unix.SendmsgN(int(fd), b, oob, nil, unix.MSG_NOSIGNAL)
 		return sent != unix.EAGAIN
 	})
-	return errors.Join(err, sent)
+	return n, errors.Join(err, sent)
 }
 
 // Receive reads one message and the descriptors that came with it, which become the caller's. io.EOF means that the other
