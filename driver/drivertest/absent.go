@@ -13,7 +13,17 @@ func Absent(rung glovebox.Isolation) map[string]string {
 	return all
 }
 
-var absent = map[glovebox.Isolation]map[string]string{}
+var absent = map[glovebox.Isolation]map[string]string{
+	glovebox.IsolationGVisor: {
+		"template: copies share no chance and are apart":          noCopies,
+		"template: inputs are a copy's own":                       noCopies,
+		"template: its end is told, and is the end of its copies": noCopies,
+		"template: a copy holds the limits of its run":            noCopies,
+	},
+}
+
+// noCopies is about a process under a kernel in user space.
+const noCopies = "a process has no copies beyond its own kernel; interpreters are held instead, each started by itself"
 
 // promise is something that every driver is held to.
 type promise struct {

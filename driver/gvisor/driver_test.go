@@ -51,7 +51,7 @@ func build(to, what string) {
 	}
 }
 
-func newDriver(t *testing.T) driver.Driver {
+func newDriver(t testing.TB) driver.Driver {
 	t.Helper()
 	d, err := gvisor.New(gvisor.Config{Init: programs.init, Runsc: programs.runsc, ScratchDir: t.TempDir(), Cgroup: "/glovebox-gvisor"})
 	if err != nil {
@@ -111,5 +111,11 @@ func TestConformance(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	drivertest.Run(t, drivertest.Subject{New: newDriver, Root: host.Root()})
+	subject := drivertest.Subject{New: func(t *testing.T) driver.Driver { return newDriver(t) }, Root: host.Root(), Interpreters: map[string]string{}}
+	for _, lang := range []string{"python", "node", "bash"} {
+		if path, err := host.Interpreter(lang); err == nil {
+			subject.Interpreters[lang] = path
+		}
+	}
+	drivertest.Run(t, subject)
 }

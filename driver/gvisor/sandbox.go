@@ -34,6 +34,8 @@ type sandbox struct {
 	memory   glovebox.Size // what the program may have now
 	boots    int           // how many kernels there were; of whoever executes
 	assembly *Assembly     // nil: it is for programs
+	held     *held         // the interpreter that waits for its code, if one does
+	spent    bool          // it got its code
 
 	mu        sync.Mutex
 	kernel    *kernel
@@ -250,6 +252,12 @@ func (s *sandbox) Exec(ctx context.Context, cmd driver.Command) (driver.Process,
 		}
 		defer code.Close()
 		first = append(first, code)
+	}
+	if s.spent {
+		return nil, errors.New("execute: the interpreter that waited has served")
+	}
+	if s.held != nil {
+		return s.resume(ctx, cmd, first)
 	}
 	p, err := s.bring(ctx, &wire.Exec{Argv: bytesOf(cmd.Argv), Env: bytesOf(cmd.Env), Dir: cmd.Dir, HasCode: cmd.Code != nil,
 		CodeName: cmd.CodeName, Stdin: cmd.Stdin != nil}, first...)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strings"
 	"time"
 
 	"glovebox"
@@ -31,7 +30,7 @@ func (d *Driver) Hold(ctx context.Context, spec driver.Spec, hold driver.Hold) (
 	return d.hold(ctx, spec, hold, origin{held: hold.Memory}, func(s *sandbox) (*process, error) {
 		cold := hold.Command.Argv
 		if len(cold) < 2 {
-			return nil, errNoCode
+			return nil, hostside.ErrNoCode
 		}
 		argv := boot.Held(hold.Lang, cold[0], cold[len(cold)-1], hold.Modules)
 		return s.bring(ctx, &wire.Exec{Argv: bytesOf(argv), Env: bytesOf(hold.Command.Env), Dir: hold.Command.Dir, Stdin: true,
@@ -39,14 +38,12 @@ func (d *Driver) Hold(ctx context.Context, spec driver.Spec, hold driver.Hold) (
 	})
 }
 
-var errNoCode = errors.New("hold interpreter: its command names no program and code")
-
 // hold makes a sandbox and brings its interpreter to where it waits for its code.
 func (d *Driver) hold(ctx context.Context, spec driver.Spec, hold driver.Hold, of origin,
 	bring func(*sandbox) (*process, error)) (driver.HeldSandbox, error) {
 	ctx, cancel := d.bounded(ctx, "the interpreter was not ready")
 	defer cancel()
-	spec.Root.Files = withBoot(spec.Root.Files, hold.Lang)
+	spec.Root.Files = hostside.WithBoot(spec.Root.Files, hold.Lang)
 	s, err := d.start(ctx, spec, of)
 	if err != nil {
 		return nil, err
@@ -63,15 +60,6 @@ func (d *Driver) hold(ctx context.Context, spec driver.Spec, hold driver.Hold, o
 		return nil, err
 	}
 	return heldSandbox{s}, nil
-}
-
-// withBoot adds what held interpreters of lang read.
-func withBoot(files []driver.File, lang string) []driver.File {
-	files = slices.Clip(files)
-	for _, f := range boot.Files(lang) {
-		files = append(files, driver.File(f))
-	}
-	return files
 }
 
 // said is what an interpreter that failed printed, as far as that is there to be read.
@@ -180,7 +168,7 @@ func (s *sandbox) relimit(shared int64) error {
 // resume gives the interpreter that waits the code and the rest of the request, once.
 func (s *sandbox) resume(ctx context.Context, cmd driver.Command, code *os.File) (driver.Process, error) {
 	h := s.held
-	extra, err := h.extra(cmd)
+	extra, err := hostside.ExtraWords(h.hold, cmd)
 	if err != nil {
 		return nil, err
 	}
@@ -212,18 +200,4 @@ func (s *sandbox) resume(ctx context.Context, cmd driver.Command, code *os.File)
 		go feed(stdin, cmd.Stdin)
 	}
 	return p, nil
-}
-
-// extra are the arguments that cmd has beyond those of the hold. Whatever else differs, it was not made for.
-func (h *held) extra(cmd driver.Command) ([]string, error) {
-	made := h.hold.Command
-	switch n := len(made.Argv); {
-	case len(cmd.Argv) < n || !slices.Equal(cmd.Argv[:n], made.Argv):
-		return nil, errors.New("execute: the interpreter that waits is another program")
-	case cmd.Code == nil || cmd.CodeName != made.CodeName || cmd.Dir != made.Dir:
-		return nil, errors.New("execute: the interpreter that waits is for other code")
-	case slices.ContainsFunc(slices.Concat(cmd.Argv, cmd.Env), func(s string) bool { return strings.ContainsRune(s, 0) }):
-		return nil, errors.New("execute: an argument or variable has a zero in it")
-	}
-	return cmd.Argv[len(made.Argv):], nil
 }

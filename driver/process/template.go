@@ -121,7 +121,7 @@ func (t *template) begin(ctx context.Context) error {
 	t.channel = os.NewFile(uintptr(fds[0]), "channel")
 	cold := t.hold.Command.Argv
 	if len(cold) < 2 {
-		return errNoCode
+		return hostside.ErrNoCode
 	}
 	argv := boot.Template(cold[0], cold[len(cold)-1], t.hold.Modules)
 	e := &wire.Exec{Argv: bytesOf(argv), Env: bytesOf(t.hold.Command.Env), Dir: t.hold.Command.Dir, Channel: true}

@@ -21,6 +21,7 @@ import (
 // guest is what init keeps for itself under a kernel in user space.
 type guest struct {
 	tasks   int    // the file by which the program joins the group that bounds its processes
+	most    int    // the file that says how many there may be
 	counts  [3]int // those that tell how many are in it, and were at most, and how many were refused
 	meter   *os.File
 	stop    chan struct{}
@@ -70,11 +71,13 @@ func (g *guest) boundProcesses(most int64) error {
 	if err := unix.Mkdir(group, 0o755); err != nil {
 		return err
 	}
-	if err := kernelfile.Write(group+"/pids.max", strconv.FormatInt(most, 10)); err != nil {
-		return err
-	}
 	var err error
-	if g.tasks, err = unix.Open(group+"/cgroup.procs", unix.O_WRONLY|unix.O_CLOEXEC, 0); err != nil {
+	for name, to := range map[string]*int{"cgroup.procs": &g.tasks, "pids.max": &g.most} {
+		if *to, err = unix.Open(path.Join(group, name), unix.O_WRONLY|unix.O_CLOEXEC, 0); err != nil {
+			return err
+		}
+	}
+	if err := g.bound(most); err != nil {
 		return err
 	}
 	for i, name := range []string{"pids.current", "pids.peak", "pids.events"} {
@@ -83,6 +86,12 @@ func (g *guest) boundProcesses(most int64) error {
 		}
 	}
 	return unix.Unmount(at, unix.MNT_DETACH)
+}
+
+// bound says how many processes there may be.
+func (g *guest) bound(most int64) error {
+	_, err := unix.Pwrite(g.most, []byte(strconv.FormatInt(most, 10)), 0)
+	return err
 }
 
 // relay begins to copy between the program's pipes and those of the driver, and to count.

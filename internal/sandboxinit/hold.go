@@ -114,6 +114,11 @@ func (s *sandbox) hand(to *os.File, r *wire.Resume, files []*os.File) error {
 	if err := s.writeCode(r.CodeName, files[0]); err != nil {
 		return step("write code", err)
 	}
+	if s.guest != nil {
+		if err := s.guest.bound(r.Processes); err != nil {
+			return s.fail(step("bound processes", err))
+		}
+	}
 	limit := unix.NsecToTimeval(int64(handLimit))
 	if err := unix.SetsockoptTimeval(wire.FD(to), unix.SOL_SOCKET, unix.SO_SNDTIMEO, &limit); err != nil {
 		return step("hand over the code", err)

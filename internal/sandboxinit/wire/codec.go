@@ -288,6 +288,7 @@ func (r *Resume) fields(c *codec) {
 	list(c, &r.Env, c.bytes)
 	c.text(&r.CodeName)
 	c.flag(&r.Stdin)
+	integer(c, &r.Processes)
 }
 
 func (*Resumed) fields(*codec) {}

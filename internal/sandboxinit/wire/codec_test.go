@@ -32,7 +32,7 @@ func messages() map[string]Message {
 		}},
 		"held": {Held: &Held{Status: "Threads:\t1\n", Descriptors: []string{"0", "3"}}},
 		"resume": {Resume: &Resume{Args: [][]byte{{}, []byte("-x")}, Env: [][]byte{[]byte("A=b")}, CodeName: "main.py",
-			Stdin: true}},
+			Stdin: true, Processes: 7}},
 		"resumed":    {Resumed: &Resumed{}},
 		"go":         {Go: &Go{}},
 		"ended":      {Ended: &Ended{WaitStatus: math.MaxUint32, NotStarted: "no such program"}},

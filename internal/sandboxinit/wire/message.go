@@ -158,6 +158,8 @@ type Resume struct {
 	Env      [][]byte // the whole environment
 	CodeName string
 	Stdin    bool // standard input is the pipe that was made; else it is empty
+	// Processes is the bound on processes from now on, of a Guest.
+	Processes int64
 }
 
 // Resumed says that the code was handed over.
