@@ -1,6 +1,7 @@
 package gvisor
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"debug/buildinfo"
@@ -92,7 +93,8 @@ func (d *Driver) programControl(name, path, fix string) glovebox.Control {
 		return control(name, false, "missing or not executable", fix)
 	}
 	if name == "runsc" {
-		return control(name, true, d.version(), "")
+		version := readVersion(path)
+		return control(name, version != "", cmp.Or(version, "it was not built from gVisor"), fix)
 	}
 	return control(name, true, "found", "")
 }
@@ -145,17 +147,16 @@ func (d *Driver) trialControl(ctx context.Context) glovebox.Control {
 	return control(name, false, err.Error(), "mend what is missing above; if nothing is, report this text")
 }
 
-// readVersion tells which gVisor a runsc was built from.
+// readVersion tells which gVisor a runsc was built from; empty where it was not, or not by Go's own tools.
 func readVersion(path string) string {
-	const unknown = "runsc, version unknown"
 	info, err := buildinfo.ReadFile(path)
 	if err != nil {
-		return unknown
+		return ""
 	}
 	for _, m := range append(info.Deps, &info.Main) {
 		if m.Path == "gvisor.dev/gvisor" {
 			return "gVisor " + m.Version
 		}
 	}
-	return unknown
+	return ""
 }

@@ -45,7 +45,6 @@ type Driver struct {
 	groups   *hostside.Groups
 	around   hostside.Surroundings
 	unmapped func() *hostside.Refusal // why root has no ids to give, if so
-	version  func() string            // of runsc
 	found    found
 }
 
@@ -86,7 +85,6 @@ func New(cfg Config) (*Driver, error) {
 	d := &Driver{cfg: cfg, groups: hostside.NewGroups(cfg.Cgroup, cfg.RuntimeDir)}
 	d.around = hostside.Surroundings{Proc: "/proc", Root: os.Getuid() == 0}
 	d.unmapped = sync.OnceValue(func() *hostside.Refusal { return d.around.Unmapped(d.cfg.IDs) })
-	d.version = sync.OnceValue(func() string { return readVersion(cfg.Runsc) })
 	return d, nil
 }
 

@@ -17,9 +17,10 @@ import (
 
 // kernel is a running runsc and the init that is its first process.
 type kernel struct {
-	guest *hostside.Link
-	meter *os.File // what the guest counts
-	said  said     // what runsc printed
+	guest   *hostside.Link
+	meter   *os.File // what the guest counts
+	said    said     // what runsc printed
+	version string   // of gVisor
 
 	launched chan struct{} // closed when what started it has ended
 	how      *wire.Ended   // after that; nil when the guard ended
@@ -97,7 +98,7 @@ func (s *sandbox) launch(ctx context.Context) (_ *kernel, err error) {
 		return nil, err
 	}
 	defer far.Close()
-	k := &kernel{launched: make(chan struct{})}
+	k := &kernel{launched: make(chan struct{}), version: readVersion(s.driver.cfg.Runsc)}
 	k.guest = hostside.NewLink(hostside.LinkConfig{Conn: conn, Ended: s.end, End: s.guard.Kill, Explain: s.explain})
 	defer func() {
 		if err != nil {

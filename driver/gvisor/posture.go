@@ -29,14 +29,14 @@ const noCaps = "0000000000000000"
 
 // readPosture turns the host kernel's words about runsc, and those of runsc's kernel about the program, into the posture of
 // the run, and fails where a control is not in force.
-func (s *sandbox) readPosture(ctx context.Context, inside *wire.Started) (glovebox.Posture, error) {
+func (s *sandbox) readPosture(ctx context.Context, k *kernel, inside *wire.Started) (glovebox.Posture, error) {
 	p := glovebox.Posture{"rung": string(glovebox.IsolationGVisor), "lifeline": "held",
-		"kernel": s.driver.version(), "platform": "systrap",
+		"kernel": k.version, "platform": "systrap",
 		"user": s.ids.Describe(), "overhead": strconv.FormatInt(int64(overhead), 10)}
 	if err := readInside(inside, p); err != nil {
 		return nil, err
 	}
-	if err := s.launched(ctx); err != nil {
+	if err := k.done(ctx); err != nil {
 		return nil, err
 	}
 	r, err := s.link.Ask(ctx, wire.Message{Look: &wire.Look{}})

@@ -44,7 +44,7 @@ func (p *process) begin(ctx context.Context, r hostside.Reply) error {
 		return errors.New("execute: unexpected answer")
 	}
 	var err error
-	if p.posture, err = p.sandbox.readPosture(ctx, r.Message.Started); err != nil {
+	if p.posture, err = p.sandbox.readPosture(ctx, p.kernel, r.Message.Started); err != nil {
 		return err
 	}
 	c, err := p.sandbox.group.Sample()

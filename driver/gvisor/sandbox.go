@@ -57,11 +57,8 @@ func (s *sandbox) launcherEnded(how *wire.Ended) {
 	}
 }
 
-// launched waits until the runsc that starts the others has done so: it has more rights than they.
-func (s *sandbox) launched(ctx context.Context) error {
-	s.mu.Lock()
-	k := s.kernel
-	s.mu.Unlock()
+// done waits until the runsc that starts the others has done so: it has more rights than they.
+func (k *kernel) done(ctx context.Context) error {
 	select {
 	case <-k.launched:
 	case <-ctx.Done():
