@@ -60,6 +60,7 @@ type Driver struct {
 	boot    *bootFiles // of the kernel that was found last
 
 	imaging sync.Mutex
+	images  map[string]*making // by path
 
 	tsc func() uint64 // how fast the CPU's counter of time stamps counts, in kHz: measured once
 }
@@ -85,7 +86,7 @@ func New(cfg Config) (*Driver, error) {
 	if cfg.Kernel == "" {
 		cfg.Kernel = "/"
 	}
-	d := &Driver{cfg: cfg, tsc: sync.OnceValue(measureTSC)}
+	d := &Driver{cfg: cfg, images: map[string]*making{}, tsc: sync.OnceValue(measureTSC)}
 	d.find = remember(5*time.Second, d.look)
 	return d, nil
 }
