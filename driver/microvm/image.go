@@ -72,8 +72,8 @@ func (d *Driver) rootImage(ctx context.Context, root driver.Root) (*os.File, err
 	return os.Open(name)
 }
 
-// begin has an image made, by one goroutine however many want it. It goes on when they give up, so that whoever has too little
-// time for it is not the last: it ends by itself, at makeLimit at the latest.
+// begin has an image made, by one goroutine however many want it. It goes on when they give up, so that whoever has too
+// little time for it is not the last: it ends by itself, at makeLimit at the latest.
 func (d *Driver) begin(name string, items []item) *making {
 	d.imaging.Lock()
 	defer d.imaging.Unlock()
