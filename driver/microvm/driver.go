@@ -59,6 +59,8 @@ type Driver struct {
 	booting sync.Mutex
 	boot    *bootFiles // of the kernel that was found last
 
+	swept sync.Once // what others left
+
 	imaging sync.Mutex
 	images  map[string]*making // by path
 

@@ -317,6 +317,7 @@ func (s *sandbox) folder() (string, error) {
 	if err := os.MkdirAll(s.driver.cfg.ScratchDir, 0o700); err != nil {
 		return "", err
 	}
+	s.driver.swept.Do(s.driver.sweep)
 	dir, err := os.MkdirTemp(s.driver.cfg.ScratchDir, foldersOf)
 	if err != nil {
 		return "", err
@@ -368,4 +369,17 @@ func (s *sandbox) removeFolders(context.Context) error {
 		err = errors.Join(err, os.RemoveAll(dir))
 	}
 	return err
+}
+
+// sweep removes such folders of processes that died, which nobody can be reading any more.
+func (d *Driver) sweep() {
+	left, err := filepath.Glob(filepath.Join(d.cfg.ScratchDir, foldersOf+"*"))
+	if err != nil {
+		return // of which a fixed pattern has none
+	}
+	for _, dir := range left {
+		if info, err := os.Lstat(dir); err == nil && time.Since(info.ModTime()) > 24*time.Hour {
+			_ = os.RemoveAll(dir) // it is tried again by the next process
+		}
+	}
 }
