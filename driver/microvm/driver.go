@@ -59,7 +59,10 @@ type Driver struct {
 	booting sync.Mutex
 	boot    *bootFiles // of the kernel that was found last
 
+	swept sync.Once // what others left
+
 	imaging sync.Mutex
+	images  map[string]*making // by path
 
 	tsc func() uint64 // how fast the CPU's counter of time stamps counts, in kHz: measured once
 }
@@ -85,7 +88,7 @@ func New(cfg Config) (*Driver, error) {
 	if cfg.Kernel == "" {
 		cfg.Kernel = "/"
 	}
-	d := &Driver{cfg: cfg, tsc: sync.OnceValue(measureTSC)}
+	d := &Driver{cfg: cfg, images: map[string]*making{}, tsc: sync.OnceValue(measureTSC)}
 	d.find = remember(5*time.Second, d.look)
 	return d, nil
 }

@@ -140,10 +140,8 @@ func TestOpenFolder(t *testing.T) {
 			}
 			f.Close()
 		}
-		for _, dir := range s.folders { // as Close does
-			if err := os.RemoveAll(dir); err != nil {
-				t.Error(err)
-			}
+		if err := s.removeFolders(context.Background()); err != nil { // as Close does
+			t.Error(err)
 		}
 		if left, err := os.ReadDir(s.driver.cfg.ScratchDir); len(left) > 0 || err != nil {
 			t.Errorf("%.40q: left over: %v, %v", sent, left, err)

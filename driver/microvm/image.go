@@ -32,11 +32,18 @@ type item struct {
 	id           fileID
 }
 
+// making is an image that is being made.
+type making struct {
+	done chan struct{}
+	err  error // only once done is closed
+}
+
+// makeLimit bounds the making of an image. A large one on a slow disk takes minutes.
+const makeLimit = 15 * time.Minute
+
 // rootImage opens the image of what root mounts, which is made at its first use. An image is named by what it was made of:
 // device, inode, size and times of every file.
 func (d *Driver) rootImage(ctx context.Context, root driver.Root) (*os.File, error) {
-	d.imaging.Lock()
-	defer d.imaging.Unlock()
 	if err := ownFolder(d.cfg.CacheDir); err != nil {
 		return nil, err
 	}
@@ -53,11 +60,41 @@ func (d *Driver) rootImage(ctx context.Context, root driver.Root) (*os.File, err
 	if !errors.Is(err, fs.ErrNotExist) {
 		return f, err
 	}
-	if err := d.makeImage(ctx, name, items); err != nil {
-		return nil, fmt.Errorf("make the image: %w", err)
+	m := d.begin(name, items)
+	select {
+	case <-m.done:
+	case <-ctx.Done():
+		return nil, fmt.Errorf("make the image, which goes on: %w", context.Cause(ctx))
 	}
-	d.forgetImages(name)
+	if m.err != nil {
+		return nil, fmt.Errorf("make the image: %w", m.err)
+	}
 	return os.Open(name)
+}
+
+// begin has an image made, by one goroutine however many want it. It goes on when they give up, so that whoever has too
+// little time for it is not the last: it ends by itself, at makeLimit at the latest.
+func (d *Driver) begin(name string, items []item) *making {
+	d.imaging.Lock()
+	defer d.imaging.Unlock()
+	if m := d.images[name]; m != nil {
+		return m
+	}
+	m := &making{done: make(chan struct{})}
+	d.images[name] = m
+	go func() {
+		ctx, cancel := context.WithTimeout(context.Background(), makeLimit)
+		defer cancel()
+		m.err = d.makeImage(ctx, name, items)
+		if m.err == nil {
+			d.forgetImages(name)
+		}
+		d.imaging.Lock()
+		defer d.imaging.Unlock()
+		delete(d.images, name)
+		close(m.done)
+	}()
+	return m
 }
 
 // ownFolder makes a folder that is nobody else's.
@@ -178,7 +215,7 @@ func openSame(i item) (*os.File, error) {
 }
 
 // keptImages is how many images of a root are kept besides the newest.
-const keptImages = 3
+const keptImages = 1
 
 // forgetImages removes images that were not used for long, and what is half made of old. Machines that have one open keep
 // it.

@@ -112,7 +112,8 @@ func (m *machine) attend() {
 	m.work.Go(m.watch)
 }
 
-// watch ends what is left of a machine of which one part has ended: an agent that broke the rules of the link loses its machine.
+// watch ends what is left of a machine of which one part has ended: an agent that broke the rules of the link loses its
+// machine.
 func (m *machine) watch() {
 	select {
 	case <-m.process.Exited():

@@ -76,17 +76,19 @@ func (p *process) over() bool {
 	}
 }
 
-// Bounds of what is asked of an agent that may be busy, or no longer what it was.
-const (
-	sampleLimit = 10 * time.Second
-	killLimit   = 20 * time.Second
-)
+// answerLimit bounds what is asked of an agent that may be busy, or no longer what it was.
+func (d *Driver) answerLimit() time.Duration {
+	if d.cfg.Emulated {
+		return 20 * time.Second
+	}
+	return 2 * time.Second
+}
 
 // Sample asks the guest for the counters of the tree. Once the machine has ended they are what they were last, and what the
 // host's kernel killed it for is added.
 func (p *process) Sample() (driver.Sample, error) {
 	m := p.sandbox.machine
-	ctx, cancel := context.WithTimeout(context.Background(), sampleLimit)
+	ctx, cancel := context.WithTimeout(context.Background(), p.sandbox.driver.answerLimit())
 	defer cancel()
 	var now driver.Sample
 	err := m.link.Call(ctx, guestlink.MethodSample, nil, &now)
@@ -123,7 +125,7 @@ func forward(last, now driver.Sample) driver.Sample {
 // Kill has the agent end the tree. An agent that does not do that in time loses its machine, which ends everything in it.
 func (p *process) Kill(ctx context.Context) error {
 	m := p.sandbox.machine
-	ask, cancel := context.WithTimeoutCause(ctx, killLimit, errors.New("the guest did not answer in time"))
+	ask, cancel := context.WithTimeoutCause(ctx, p.sandbox.driver.answerLimit(), errors.New("the guest did not answer in time"))
 	defer cancel()
 	if m.link.Alive() {
 		if err := m.link.Call(ask, guestlink.MethodKill, nil, nil); err == nil {

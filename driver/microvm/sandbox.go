@@ -317,6 +317,7 @@ func (s *sandbox) folder() (string, error) {
 	if err := os.MkdirAll(s.driver.cfg.ScratchDir, 0o700); err != nil {
 		return "", err
 	}
+	s.driver.swept.Do(s.driver.sweep)
 	dir, err := os.MkdirTemp(s.driver.cfg.ScratchDir, foldersOf)
 	if err != nil {
 		return "", err
@@ -329,7 +330,7 @@ func (s *sandbox) folder() (string, error) {
 
 // Disk measures the sandbox's own file system, as the guest tells.
 func (s *sandbox) Disk() (driver.DiskUse, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), sampleLimit)
+	ctx, cancel := context.WithTimeout(context.Background(), s.driver.answerLimit())
 	defer cancel()
 	var use driver.DiskUse
 	err := s.machine.link.Call(ctx, guestlink.MethodDisk, nil, &use)
@@ -347,18 +348,38 @@ func (s *sandbox) Close(ctx context.Context) error {
 
 func (s *sandbox) close(ctx context.Context) error {
 	var undo cleanup.Stack
+	undo.Push("remove folders", s.removeFolders) // once the machine has ended, and so whoever waits for it
 	for _, f := range s.files {
 		undo.Push("close disks", func(context.Context) error { return f.Close() })
 	}
-	s.mu.Lock()
-	for _, dir := range s.folders {
-		undo.Push("remove folder", func(context.Context) error { return os.RemoveAll(dir) })
-	}
-	s.mu.Unlock()
 	if s.machine != nil {
 		undo.Push("end machine", s.machine.close)
 	}
 	err := undo.Run(ctx)
 	s.of.forget(s)
 	return err
+}
+
+// removeFolders removes the folders that names were listed in.
+func (s *sandbox) removeFolders(context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var err error
+	for _, dir := range s.folders {
+		err = errors.Join(err, os.RemoveAll(dir))
+	}
+	return err
+}
+
+// sweep removes such folders of processes that died, which nobody can be reading any more.
+func (d *Driver) sweep() {
+	left, err := filepath.Glob(filepath.Join(d.cfg.ScratchDir, foldersOf+"*"))
+	if err != nil {
+		return // of which a fixed pattern has none
+	}
+	for _, dir := range left {
+		if info, err := os.Lstat(dir); err == nil && time.Since(info.ModTime()) > 24*time.Hour {
+			_ = os.RemoveAll(dir) // it is tried again by the next process
+		}
+	}
 }
