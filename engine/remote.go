@@ -108,7 +108,7 @@ func (o *other) look(ctx context.Context) (rungs []glovebox.Isolation, err error
 
 // control is what doctor says of it.
 func (o *other) control(ctx context.Context) glovebox.Control {
-	c := glovebox.Control{Isolation: glovebox.IsolationRemote, Name: "another glovebox", Required: o.Service != nil}
+	c := glovebox.Control{Isolation: glovebox.IsolationRemote, Name: "another glovebox", Required: true}
 	_, err := o.pick(ctx, glovebox.IsolationProcess)
 	var known *glovebox.Error
 	switch {

@@ -36,7 +36,7 @@ func newWarm(t *testing.T, program func(context.Context, *drivertest.Proc) drive
 	t.Helper()
 	w := &warmWorld{t: t, dir: t.TempDir(), log: &lockedBuffer{}}
 	w.fake = &drivertest.Fake{Program: program, Dir: t.TempDir(), Fail: w.step}
-	cfg := Config{DataDir: w.dir, Drivers: []driver.Driver{w.fake}, Image: fakeImage{packages: []string{"numpy", "pandas", "scipy"}},
+	cfg := Config{DataDir: w.dir, Drivers: []driver.Driver{w.fake}, Policy: lowRungs, Image: fakeImage{packages: []string{"numpy", "pandas", "scipy"}},
 		RuntimeDir: t.TempDir(), MemoryBudget: 4 * glovebox.GiB, Pool: Pool{Spares: 4, Forks: true},
 		Log: slog.New(slog.NewTextHandler(w.log, nil))}
 	if change != nil {
@@ -159,7 +159,7 @@ func TestStart(t *testing.T) {
 func TestPoolOff(t *testing.T) {
 	for name, pool := range map[string]Pool{"none": {}, "fresh": {Spares: 4}} {
 		t.Run("pool "+name, func(t *testing.T) {
-			e, err := New(Config{DataDir: t.TempDir(), Drivers: []driver.Driver{&drivertest.Fake{}}, Image: fakeImage{}, RuntimeDir: t.TempDir(),
+			e, err := New(Config{DataDir: t.TempDir(), Drivers: []driver.Driver{&drivertest.Fake{}}, Policy: lowRungs, Image: fakeImage{}, RuntimeDir: t.TempDir(),
 				Pool: pool})
 			if err != nil {
 				t.Fatal(err)
