@@ -19,7 +19,7 @@ type Remote struct {
 }
 
 const (
-	otherLook  = 5 * time.Second // how long what it said of its rungs is taken to be so still
+	otherLook  = 30 * time.Second // how long what it said of its rungs is taken to be so still
 	otherRetry = time.Second     // the same where it said nothing
 	otherWait  = 20 * time.Second
 
