@@ -5,6 +5,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"glovebox"
 	"glovebox/driver"
@@ -119,5 +120,47 @@ func TestDoctorTellsTheDefault(t *testing.T) {
 		if c.Isolation.Rank() < 1 || strings.Contains(c.Fix, " 0B") {
 			t.Errorf("%+v", c)
 		}
+	}
+}
+
+// cold is a driver that has nothing ready, and reluctant one that has, but no Python.
+type cold struct{ driver.Driver }
+
+type reluctant struct{ *drivertest.Fake }
+
+func (reluctant) Sizes(driver.Hold) driver.Sizes { return driver.Sizes{} }
+
+// TestReadyAsTheDriverCan: what is ready, and what a result calls it, is up to the rung's driver.
+func TestReadyAsTheDriverCan(t *testing.T) {
+	for name, c := range map[string]struct {
+		as   func(*drivertest.Fake) driver.Driver
+		want string
+	}{
+		"forks":      {func(f *drivertest.Fake) driver.Driver { return f }, driver.StartFork},
+		"restores":   {func(f *drivertest.Fake) driver.Driver { f.Restores = true; return f }, driver.StartRestored},
+		"nothing":    {func(f *drivertest.Fake) driver.Driver { return cold{f} }, "cold"},
+		"not Python": {func(f *drivertest.Fake) driver.Driver { return reluctant{f} }, "cold"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			fake := &drivertest.Fake{Dir: t.TempDir(), Rung: glovebox.IsolationGVisor}
+			e, err := New(Config{DataDir: t.TempDir(), Drivers: []driver.Driver{c.as(fake)}, Image: fakeImage{}, RuntimeDir: t.TempDir(),
+				MemoryBudget: 4 * glovebox.GiB, Pool: Pool{Spares: 4, Forks: true}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer e.Close()
+			var res *glovebox.Result
+			for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+				if res, err = e.Run(t.Context(), owner, glovebox.Request{Code: "x"}, nil); err != nil {
+					t.Fatal(err)
+				}
+				if res.Start == c.want || time.Now().After(deadline) {
+					break
+				}
+			}
+			if st := e.PoolStats(); res.Start != c.want || c.want == "cold" && st.Empty+int64(len(st.Kinds)) > 0 {
+				t.Errorf("start %s, want %s; %+v", res.Start, c.want, st)
+			}
+		})
 	}
 }
