@@ -17,6 +17,7 @@ import (
 	"glovebox/driver"
 	"glovebox/driver/process"
 	"glovebox/engine"
+	"glovebox/policy"
 )
 
 // real is a configuration of a measurement of what is built here. It skips for an ordinary user, and fails where root was
@@ -62,8 +63,11 @@ func real(t *testing.T) Config {
 		if err != nil {
 			return nil, err
 		}
-		return engine.New(engine.Config{DataDir: keys.DataDir, Drivers: []driver.Driver{d}})
+		lowest := map[glovebox.Trust]glovebox.Isolation{"influenced": "process"}
+		return engine.New(engine.Config{DataDir: keys.DataDir, Drivers: []driver.Driver{d}, Policy: policy.Config{TrustRungs: lowest}})
 	}
+	// What says nothing of itself is measured on the rung that is built here.
+	cfg.Settings = map[string]any{"policy": map[string]any{"trust": map[string]any{"influenced": "process"}}}
 	cfg.Client = func(socket string) (glovebox.Service, error) { return client.New(client.Config{Socket: socket}), nil }
 	cfg.Rounds, cfg.Callers, cfg.Seconds, cfg.Workloads = 2, []int{1, 3}, 0.2, []string{"print"}
 	cfg.flood, cfg.live = 20, 3

@@ -115,7 +115,7 @@ func engineOf(t *testing.T, w way, lang string) *engine.Engine {
 		}
 		use = warmDriver{d, make}
 	}
-	e, err := engine.New(engine.Config{DataDir: filepath.Join(dir, "data"), Drivers: []driver.Driver{use}, Image: host})
+	e, err := engine.New(engine.Config{DataDir: filepath.Join(dir, "data"), Drivers: []driver.Driver{use}, Policy: lowRungs, Image: host})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -42,7 +42,7 @@ func benchmarkRun(b *testing.B, callers int) {
 		ended.Store(code, time.Now())
 		return driver.Exit{}
 	}}
-	e, err := New(Config{DataDir: b.TempDir(), Drivers: []driver.Driver{fake}, Image: fakeImage{}, RuntimeDir: b.TempDir()})
+	e, err := New(Config{DataDir: b.TempDir(), Drivers: []driver.Driver{fake}, Policy: lowRungs, Image: fakeImage{}, RuntimeDir: b.TempDir()})
 	if err != nil {
 		b.Fatal(err)
 	}

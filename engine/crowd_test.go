@@ -36,7 +36,7 @@ func crowd(init, cgroup, dir string) error {
 	if err != nil {
 		return err
 	}
-	e, err := engine.New(engine.Config{DataDir: filepath.Join(dir, "data"), Drivers: []driver.Driver{d}, MemoryBudget: crowdBudget,
+	e, err := engine.New(engine.Config{DataDir: filepath.Join(dir, "data"), Drivers: []driver.Driver{d}, Policy: lowRungs, MemoryBudget: crowdBudget,
 		RuntimeDir: filepath.Join(dir, "locks")})
 	if err != nil {
 		return err

@@ -26,6 +26,9 @@ import (
 	"glovebox/policy"
 )
 
+// lowRungs lets requests that say nothing of themselves have the process rung, which needs least of a machine.
+var lowRungs = policy.Config{TrustRungs: map[glovebox.Trust]glovebox.Isolation{"influenced": "process", "hostile": "gvisor"}}
+
 type fakeImage struct{ packages []string }
 
 func (fakeImage) Root() driver.Root { return driver.Root{} }
@@ -55,7 +58,7 @@ func newEngine(t *testing.T, fake *drivertest.Fake, dir string) *Engine {
 		fake.Dir = t.TempDir()
 	}
 	// Locks of its own: a test does not wait for what else goes on on the machine.
-	e, err := New(Config{DataDir: dir, Drivers: []driver.Driver{fake}, Image: fakeImage{}, RuntimeDir: t.TempDir()})
+	e, err := New(Config{DataDir: dir, Drivers: []driver.Driver{fake}, Policy: lowRungs, Image: fakeImage{}, RuntimeDir: t.TempDir()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -371,7 +374,7 @@ func TestRunWithoutATrace(t *testing.T) {
 		t.Fatal(err)
 	}
 	fake := &drivertest.Fake{Program: hang, Dir: t.TempDir()}
-	e, err := New(Config{DataDir: dir, Drivers: []driver.Driver{fake}, Image: fakeImage{}, RuntimeDir: t.TempDir()})
+	e, err := New(Config{DataDir: dir, Drivers: []driver.Driver{fake}, Policy: lowRungs, Image: fakeImage{}, RuntimeDir: t.TempDir()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -441,7 +444,7 @@ func TestLogHoldsNothingOfTheProgram(t *testing.T) {
 		fmt.Fprintln(p.Stdout, "printed-canary")
 		return driver.Exit{}
 	}}
-	e, err := New(Config{DataDir: t.TempDir(), Drivers: []driver.Driver{fake}, Image: fakeImage{}, RuntimeDir: t.TempDir(),
+	e, err := New(Config{DataDir: t.TempDir(), Drivers: []driver.Driver{fake}, Policy: lowRungs, Image: fakeImage{}, RuntimeDir: t.TempDir(),
 		Log: slog.New(slog.NewTextHandler(&log, nil))})
 	if err != nil {
 		t.Fatal(err)

@@ -32,7 +32,7 @@ func Example() {
 	}
 	defer e.Close()
 	owner := glovebox.Principal{Tenant: "local", Name: "me", Owner: true}
-	result, err := e.Run(context.Background(), owner, glovebox.Request{Code: "print(6*7)"}, nil)
+	result, err := e.Run(context.Background(), owner, glovebox.Request{Code: "print(6*7)", Trust: glovebox.TrustModel}, nil)
 	if err != nil {
 		log.Fatal(err)
 	}

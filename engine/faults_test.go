@@ -144,7 +144,7 @@ func runShard(t *testing.T, shard string) {
 // warm runs what opens descriptors once for all.
 func warm(t *testing.T, disk *smallDisk) {
 	synctest.Test(t, func(t *testing.T) {
-		e, err := New(Config{DataDir: filepath.Join(disk.dir, "warm"), Drivers: []driver.Driver{}, Image: fakeImage{},
+		e, err := New(Config{DataDir: filepath.Join(disk.dir, "warm"), Drivers: []driver.Driver{}, Policy: lowRungs, Image: fakeImage{},
 			RuntimeDir: filepath.Join(disk.dir, "locks")})
 		if err != nil {
 			t.Fatal(err)

@@ -217,7 +217,7 @@ func (w *world) now() time.Time {
 }
 
 func (w *world) open() *Engine {
-	e, err := New(Config{DataDir: w.dir, Drivers: []driver.Driver{observed{w.fake, w}}, Image: fakeImage{}, MemoryBudget: worldBudget,
+	e, err := New(Config{DataDir: w.dir, Drivers: []driver.Driver{observed{w.fake, w}}, Policy: lowRungs, Image: fakeImage{}, MemoryBudget: worldBudget,
 		RuntimeDir: filepath.Join(w.disk.dir, "locks"), Now: w.now,
 		Log: slog.New(slog.NewTextHandler(&w.log, &slog.HandlerOptions{Level: slog.LevelDebug}))})
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 func withBudget(t *testing.T, fake *drivertest.Fake, budget glovebox.Size) *Engine {
 	t.Helper()
 	dir := t.TempDir()
-	e, err := New(Config{DataDir: filepath.Join(dir, "data"), Drivers: []driver.Driver{fake}, Image: fakeImage{}, MemoryBudget: budget,
+	e, err := New(Config{DataDir: filepath.Join(dir, "data"), Drivers: []driver.Driver{fake}, Policy: lowRungs, Image: fakeImage{}, MemoryBudget: budget,
 		RuntimeDir: filepath.Join(dir, "locks")})
 	if err != nil {
 		t.Fatal(err)

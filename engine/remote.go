@@ -19,8 +19,8 @@ type Remote struct {
 }
 
 const (
-	otherLook  = 5 * time.Second // how long what it said of its rungs is taken to be so still
-	otherRetry = time.Second     // the same where it said nothing
+	otherLook  = 30 * time.Second // how long what it said of its rungs is taken to be so still
+	otherRetry = time.Second      // the same where it said nothing
 	otherWait  = 20 * time.Second
 
 	lateBegin = 10 * time.Minute // in which a run there has begun, its wait for memory included
@@ -58,12 +58,12 @@ func (o *other) pick(ctx context.Context, at glovebox.Isolation) (glovebox.Isola
 	case o.turn <- struct{}{}:
 		defer func() { <-o.turn }()
 	case <-ctx.Done():
-		return "", context.Cause(ctx)
+		return "", o.silent()
 	}
 	if now := time.Now(); !now.Before(o.until) {
 		o.rungs, o.err = o.look(ctx)
 		if ctx.Err() != nil {
-			return "", context.Cause(ctx) // and nothing was learnt
+			return "", o.silent() // and nothing was learnt
 		}
 		o.until = time.Now().Add(otherLook)
 		if o.err != nil {
@@ -81,6 +81,12 @@ func (o *other) pick(ctx context.Context, at glovebox.Isolation) (glovebox.Isola
 	fix := fmt.Sprintf("`glovebox doctor --server %s` tells what it lacks", o.Name)
 	return "", glovebox.Errorf(glovebox.CodeUnavailable, fix, "the other Glovebox at %s has no rung that is %s or stronger",
 		o.Name, at)
+}
+
+// silent says that the other took too long to say what it has.
+func (o *other) silent() error {
+	return glovebox.Errorf(glovebox.CodeUnavailable, "see what is wrong there, or run it on a rung of this machine",
+		"the other Glovebox at %s did not say in time what it can deliver", o.Name)
 }
 
 // look asks the other what its machine can enforce.
@@ -108,7 +114,7 @@ func (o *other) look(ctx context.Context) (rungs []glovebox.Isolation, err error
 
 // control is what doctor says of it.
 func (o *other) control(ctx context.Context) glovebox.Control {
-	c := glovebox.Control{Isolation: glovebox.IsolationRemote, Name: "another glovebox", Required: o.Service != nil}
+	c := glovebox.Control{Isolation: glovebox.IsolationRemote, Name: "another glovebox", Required: true}
 	_, err := o.pick(ctx, glovebox.IsolationProcess)
 	var known *glovebox.Error
 	switch {

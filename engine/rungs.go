@@ -3,13 +3,20 @@ package engine
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"glovebox"
 	"glovebox/policy"
 )
 
-// decide asks the policy, and for it the machine.
+// decideLimit bounds what the machine, or another, may take to say which rungs there are. Usually that is known.
+const decideLimit = 30 * time.Second
+
+// decide asks the policy, and for it the machine. A run that is cancelled meanwhile is decided all the same: it ends as one
+// that was cancelled, and not as refused.
 func (e *Engine) decide(ctx context.Context, who glovebox.Principal, req glovebox.Request) glovebox.Decision {
+	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), decideLimit)
+	defer stop()
 	p := e.policy
 	if req.Image != "" && req.Image != hostImage {
 		names, err := e.stored.store.Names()

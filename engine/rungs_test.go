@@ -5,6 +5,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"glovebox"
 	"glovebox/driver"
@@ -38,6 +39,16 @@ func rungsEngine(t *testing.T, absent *atomic.Pointer[glovebox.Error], config po
 	return e, map[string]*drivertest.Fake{"process": low, "gvisor": high}
 }
 
+// started is how many sandboxes a driver was asked for. What it is asked later goes on beside the caller.
+func started(f *drivertest.Fake) (n int) {
+	for _, step := range f.Calls() {
+		if step == "start" {
+			n++
+		}
+	}
+	return n
+}
+
 // TestTrustDecides: each run is on the rung of its decision and on no other, and result and record say what was asked, by
 // which rule it was decided, and what it got. A rung that is not there is refused, with what mends it, and the refusal is
 // recorded; once it is there it is used.
@@ -52,7 +63,7 @@ func TestTrustDecides(t *testing.T) {
 		t.Helper()
 		before := map[string]int{}
 		for name, f := range fakes {
-			before[name] = len(f.Calls())
+			before[name] = started(f)
 		}
 		req.Code = "x"
 		res, err := e.Run(t.Context(), owner, req, nil)
@@ -76,7 +87,7 @@ func TestTrustDecides(t *testing.T) {
 			}
 		}
 		for name, f := range fakes {
-			if used := len(f.Calls()) != before[name]; used != (name == string(w.isolation)) {
+			if used := started(f) != before[name]; used != (name == string(w.isolation)) {
 				t.Errorf("%+v: the %s rung was used: %v", req, name, used)
 			}
 		}
@@ -109,5 +120,47 @@ func TestDoctorTellsTheDefault(t *testing.T) {
 		if c.Isolation.Rank() < 1 || strings.Contains(c.Fix, " 0B") {
 			t.Errorf("%+v", c)
 		}
+	}
+}
+
+// cold is a driver that has nothing ready, and reluctant one that has, but no Python.
+type cold struct{ driver.Driver }
+
+type reluctant struct{ *drivertest.Fake }
+
+func (reluctant) Sizes(driver.Hold) driver.Sizes { return driver.Sizes{} }
+
+// TestReadyAsTheDriverCan: what is ready, and what a result calls it, is up to the rung's driver.
+func TestReadyAsTheDriverCan(t *testing.T) {
+	for name, c := range map[string]struct {
+		as   func(*drivertest.Fake) driver.Driver
+		want string
+	}{
+		"forks":      {func(f *drivertest.Fake) driver.Driver { return f }, driver.StartFork},
+		"restores":   {func(f *drivertest.Fake) driver.Driver { f.Restores = true; return f }, driver.StartRestored},
+		"nothing":    {func(f *drivertest.Fake) driver.Driver { return cold{f} }, "cold"},
+		"not Python": {func(f *drivertest.Fake) driver.Driver { return reluctant{f} }, "cold"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			fake := &drivertest.Fake{Dir: t.TempDir(), Rung: glovebox.IsolationGVisor}
+			e, err := New(Config{DataDir: t.TempDir(), Drivers: []driver.Driver{c.as(fake)}, Image: fakeImage{}, RuntimeDir: t.TempDir(),
+				MemoryBudget: 4 * glovebox.GiB, Pool: Pool{Spares: 4, Forks: true}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer e.Close()
+			var res *glovebox.Result
+			for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+				if res, err = e.Run(t.Context(), owner, glovebox.Request{Code: "x"}, nil); err != nil {
+					t.Fatal(err)
+				}
+				if res.Start == c.want || time.Now().After(deadline) {
+					break
+				}
+			}
+			if st := e.PoolStats(); res.Start != c.want || c.want == "cold" && st.Empty+int64(len(st.Kinds)) > 0 {
+				t.Errorf("start %s, want %s; %+v", res.Start, c.want, st)
+			}
+		})
 	}
 }

@@ -67,7 +67,7 @@ func TestNothingRunsUnsealed(t *testing.T) {
 			t.Errorf("%s: it ran", name)
 			return driver.Exit{}
 		}}
-		c := Config{DataDir: dir, Drivers: []driver.Driver{fake}, Image: fakeImage{}}
+		c := Config{DataDir: dir, Drivers: []driver.Driver{fake}, Policy: lowRungs, Image: fakeImage{}}
 		if err := spoil(dir, &c); err != nil {
 			t.Fatal(err)
 		}
@@ -110,7 +110,7 @@ func TestRetentionBesideRuns(t *testing.T) {
 	}}
 	dir := t.TempDir()
 	open := func() *Engine {
-		e, err := New(Config{DataDir: dir, Drivers: []driver.Driver{fake}, Image: fakeImage{}, Now: func() time.Time { return time.Unix(now.Load()*3600, 0) },
+		e, err := New(Config{DataDir: dir, Drivers: []driver.Driver{fake}, Policy: lowRungs, Image: fakeImage{}, Now: func() time.Time { return time.Unix(now.Load()*3600, 0) },
 			Trace: Trace{Retention: time.Hour}, Log: slog.New(handler)})
 		if err != nil {
 			t.Fatal(err)

@@ -274,7 +274,7 @@ func TestSpareFoldersAreSwept(t *testing.T) {
 		t.Fatal(err)
 	}
 	templates := w.fake.Templates()
-	e, err := New(Config{DataDir: w.dir, Drivers: []driver.Driver{&drivertest.Fake{}}, Image: fakeImage{}, RuntimeDir: t.TempDir()})
+	e, err := New(Config{DataDir: w.dir, Drivers: []driver.Driver{&drivertest.Fake{}}, Policy: lowRungs, Image: fakeImage{}, RuntimeDir: t.TempDir()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -311,7 +311,7 @@ func TestTeardownIsBounded(t *testing.T) {
 				}
 				return nil
 			}}
-			cfg := Config{DataDir: t.TempDir(), Drivers: []driver.Driver{fake}, Image: fakeImage{}, RuntimeDir: t.TempDir(),
+			cfg := Config{DataDir: t.TempDir(), Drivers: []driver.Driver{fake}, Policy: lowRungs, Image: fakeImage{}, RuntimeDir: t.TempDir(),
 				MemoryBudget: 4 * glovebox.GiB, Pool: pool}
 			cfg.Policy.Limits.Default = glovebox.Limits{Memory: 65 * glovebox.MiB, Disk: glovebox.MiB}
 			e, err := New(cfg)
@@ -332,7 +332,7 @@ func TestTeardownIsBounded(t *testing.T) {
 					}
 				})
 			}
-			for last := int64(-1); last != done.Load(); time.Sleep(500 * time.Millisecond) {
+			for last := int64(-1); last <= 0 || last != done.Load(); time.Sleep(500 * time.Millisecond) {
 				last = done.Load()
 			}
 			var out int64 // what waits to be removed, templates and spares left out

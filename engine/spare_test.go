@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -12,6 +13,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"glovebox"
 	"glovebox/driver"
@@ -36,7 +39,7 @@ func newWarm(t *testing.T, program func(context.Context, *drivertest.Proc) drive
 	t.Helper()
 	w := &warmWorld{t: t, dir: t.TempDir(), log: &lockedBuffer{}}
 	w.fake = &drivertest.Fake{Program: program, Dir: t.TempDir(), Fail: w.step}
-	cfg := Config{DataDir: w.dir, Drivers: []driver.Driver{w.fake}, Image: fakeImage{packages: []string{"numpy", "pandas", "scipy"}},
+	cfg := Config{DataDir: w.dir, Drivers: []driver.Driver{w.fake}, Policy: lowRungs, Image: fakeImage{packages: []string{"numpy", "pandas", "scipy"}},
 		RuntimeDir: t.TempDir(), MemoryBudget: 4 * glovebox.GiB, Pool: Pool{Spares: 4, Forks: true},
 		Log: slog.New(slog.NewTextHandler(w.log, nil))}
 	if change != nil {
@@ -159,7 +162,7 @@ func TestStart(t *testing.T) {
 func TestPoolOff(t *testing.T) {
 	for name, pool := range map[string]Pool{"none": {}, "fresh": {Spares: 4}} {
 		t.Run("pool "+name, func(t *testing.T) {
-			e, err := New(Config{DataDir: t.TempDir(), Drivers: []driver.Driver{&drivertest.Fake{}}, Image: fakeImage{}, RuntimeDir: t.TempDir(),
+			e, err := New(Config{DataDir: t.TempDir(), Drivers: []driver.Driver{&drivertest.Fake{}}, Policy: lowRungs, Image: fakeImage{}, RuntimeDir: t.TempDir(),
 				Pool: pool})
 			if err != nil {
 				t.Fatal(err)
@@ -306,5 +309,39 @@ func TestBadInputUsesNoSpare(t *testing.T) {
 	}
 	if after := w.PoolStats(); after.Taken != before.Taken || after.Direct != before.Direct {
 		t.Errorf("before %+v, after %+v", before, after)
+	}
+}
+
+// TestMoveInputs: what was copied is moved as it is, closed, also by whoever is not root, whom a closed folder refuses.
+func TestMoveInputs(t *testing.T) {
+	dir := t.TempDir()
+	from, to := filepath.Join(dir, "from"), filepath.Join(dir, "to")
+	if err := os.Mkdir(to, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	inputs := []glovebox.Input{{Name: "a/b/c", Content: "C"}, {Name: "d", Content: "D"}}
+	if _, err := takeInputs(t.Context(), nil, owner, inputs, from); err != nil {
+		t.Fatal(err)
+	}
+	if err := moveInputs(from, to); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	err := filepath.WalkDir(to, func(path string, e os.DirEntry, err error) error {
+		info, failed := e.Info()
+		got = append(got, strings.TrimPrefix(path, to)+" "+info.Mode().String())
+		return errors.Join(err, failed)
+	})
+	want := []string{" dr-xr-xr-x", "/a dr-xr-xr-x", "/a/b dr-xr-xr-x", "/a/b/c -r--r--r--", "/d -r--r--r--"}
+	if diff := cmp.Diff(want, got); diff != "" || err != nil {
+		t.Error(diff, err)
+	}
+	if _, err := os.Stat(from); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the first folder is still there: %v", err)
+	}
+	for _, path := range []string{to, to + "/a", to + "/a/b"} { // so that they can be removed
+		if err := os.Chmod(path, 0o755); err != nil {
+			t.Error(err)
+		}
 	}
 }

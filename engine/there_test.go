@@ -430,3 +430,25 @@ func TestSlowSinkOfARemoteRun(t *testing.T) {
 		t.Errorf("%+v, %v", res, err)
 	}
 }
+
+// TestRemoteIsBounded: so many runs are there at a time, and one more is refused; one that is cancelled while the other is
+// asked what it has ends as cancelled.
+func TestRemoteIsBounded(t *testing.T) {
+	e, f := twoEngines(t, &drivertest.Fake{}, policy.Config{}, policy.Config{})
+	request := glovebox.Request{Code: "x", Trust: "model", Isolation: "remote"}
+	for range maxThere {
+		e.other.runs <- struct{}{}
+	}
+	if _, err := e.Run(t.Context(), owner, request, nil); codeOf(err) != glovebox.CodeExhausted || f.asked.Load() != 0 {
+		t.Errorf("%v", err)
+	}
+	for range maxThere {
+		<-e.other.runs
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	e.other.until = time.Time{}
+	f.doctor = func() (*glovebox.Report, error) { cancel(); return f.Engine.Doctor(context.Background()) }
+	if res, err := e.Run(ctx, owner, request, nil); err != nil || res.Status != glovebox.StatusCanceled || f.asked.Load() != 0 {
+		t.Errorf("%+v, %v", res, err)
+	}
+}

@@ -9,7 +9,7 @@ import (
 // TestDefaultDiskGivesWay asks for a memory limit alone: the default disk fits beside it in memory wherever that is
 // possible.
 func TestDefaultDiskGivesWay(t *testing.T) {
-	p, err := New(Config{})
+	p, err := New(Config{TrustRungs: map[glovebox.Trust]glovebox.Isolation{"influenced": "process"}})
 	if err != nil {
 		t.Fatal(err)
 	}

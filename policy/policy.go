@@ -18,8 +18,8 @@ import (
 // Config is what the operator permits. The zero value has the default said at each field.
 type Config struct {
 	// TrustRungs maps where code came from to the lowest rung that may hold it. What is left out is the built-in rung
-	// (process for trusted, model and influenced; gvisor for hostile) or, if that is higher, the rung of the next more
-	// trusted degree. Less trust never maps to a lower rung.
+	// (process for trusted and model, gvisor for influenced, microvm for hostile) or, if that is higher, the rung of the next
+	// more trusted degree. Less trust never maps to a lower rung.
 	TrustRungs map[glovebox.Trust]glovebox.Isolation
 	// Remote is the least that another Glovebox must deliver where a run goes to one (the rung remote), whatever the run's
 	// trust needs. Empty: what its trust needs.

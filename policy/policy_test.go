@@ -29,7 +29,10 @@ func mustNew(t testing.TB, c Config) *Policy {
 	return p
 }
 
-func basic(t testing.TB) *Policy { return mustNew(t, Config{}) }
+// basic is a policy for which the process rung will do, whatever is not about rungs.
+func basic(t testing.TB) *Policy {
+	return mustNew(t, Config{TrustRungs: map[glovebox.Trust]glovebox.Isolation{"influenced": "process"}})
+}
 
 // process is a machine that has this rung alone.
 var process = having("process")
@@ -79,10 +82,10 @@ func wellFormed(t testing.TB, p *Policy, req glovebox.Request, d glovebox.Decisi
 }
 
 func TestDefaults(t *testing.T) {
-	got := basic(t).Decide(owner, glovebox.Request{Code: "print(1)"}, process)
+	got := mustNew(t, Config{}).Decide(owner, glovebox.Request{Code: "print(1)"}, having("process", "gvisor", "microvm"))
 	want := glovebox.Decision{
-		Allow: true, Asked: "auto", Rule: "trust.influenced", Reason: "influenced code needs at least the process rung",
-		Grant: glovebox.Grant{Isolation: glovebox.IsolationProcess, Trust: glovebox.TrustInfluenced, Image: "host",
+		Allow: true, Asked: "auto", Rule: "trust.influenced", Reason: "influenced code needs at least the gvisor rung",
+		Grant: glovebox.Grant{Isolation: glovebox.IsolationGVisor, Trust: glovebox.TrustInfluenced, Image: "host",
 			Limits: glovebox.Limits{
 				Wall: 60 * time.Second, CPU: 30 * time.Second, CPUs: 1, Memory: 512 << 20, Disk: 256 << 20, Files: 20000,
 				OpenFiles: 1024, Processes: 128, Egress: 100 << 20, Output: 64 << 20, View: 16 << 10,
@@ -225,7 +228,7 @@ func whys() map[string]why {
 		"far, as the tenant": {world{bounded, tenant("far"), all}, glovebox.Request{Isolation: "remote", Trust: "trusted"}, "remote", "microvm",
 			"isolation.raised", nil, nil, ""},
 		"a demand lowers nothing": {world{Config{Remote: "process"}, owner, having("remote")}, glovebox.Request{Trust: "hostile"}, "remote",
-			"gvisor", "isolation.available", nil, nil, ""},
+			"microvm", "isolation.available", nil, nil, ""},
 	}
 }
 
@@ -318,7 +321,7 @@ func TestLimitEdges(t *testing.T) {
 
 // TestPairsOfOptions sets two options at a time and demands that every other limit stays as it was; CF-04 of the battery.
 func TestPairsOfOptions(t *testing.T) {
-	p, both := mustNew(t, Config{}), having("process", "gvisor")
+	p, both := mustNew(t, Config{}), having("process", "gvisor", "microvm")
 	plainGrant := p.Decide(owner, glovebox.Request{Code: "1"}, both).Grant
 	type option struct {
 		name  string

@@ -246,8 +246,8 @@ const maxTenant = 64
 var builtInRungs = map[glovebox.Trust]glovebox.Isolation{
 	glovebox.TrustTrusted:    glovebox.IsolationProcess,
 	glovebox.TrustModel:      glovebox.IsolationProcess,
-	glovebox.TrustInfluenced: glovebox.IsolationProcess,
-	glovebox.TrustHostile:    glovebox.IsolationGVisor,
+	glovebox.TrustInfluenced: glovebox.IsolationGVisor,
+	glovebox.TrustHostile:    glovebox.IsolationMicroVM,
 }
 
 // trustRungs completes the map of trust to rung so that less trust is never a lower rung.

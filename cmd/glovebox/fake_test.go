@@ -40,8 +40,12 @@ type fakeService struct {
 
 func (f *fakeService) open(s settings, log *slog.Logger) (glovebox.Service, error) {
 	f.log = log
+	f.settings = s
+	if s.policy.TrustRungs == nil { // its rung is the lowest
+		s.policy.TrustRungs = map[glovebox.Trust]glovebox.Isolation{"influenced": "process", "hostile": "gvisor"}
+	}
 	p, err := policy.New(s.policy)
-	f.settings, f.policy = s, p
+	f.policy = p
 	return f, err
 }
 

@@ -29,7 +29,7 @@ func newPlace(t *testing.T) *place {
 	t.Helper()
 	init := sandboxInit(t)
 	p := &place{dir: t.TempDir(), init: init, cgroup: fmt.Sprintf("/glovebox-killed-%d-%s", os.Getpid(), t.Name())}
-	text := fmt.Sprintf("data_dir: %s/data\ndrivers: {process: {init: %s, cgroup: %s}}\n", p.dir, init, p.cgroup)
+	text := fmt.Sprintf("data_dir: %s/data\npolicy: {trust: {influenced: process}}\ndrivers: {process: {init: %s, cgroup: %s}}\n", p.dir, init, p.cgroup)
 	if err := os.WriteFile(p.dir+"/glovebox.yaml", []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}

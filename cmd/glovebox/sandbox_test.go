@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -54,8 +55,10 @@ func TestSandboxScripts(t *testing.T) {
 			e.Setenv("HOME", e.WorkDir)
 			config := filepath.Join(e.WorkDir, "glovebox.yaml")
 			e.Setenv(sandboxConfig, config)
-			text := fmt.Sprintf("data_dir: %s/data\ndrivers: {process: {init: %s}}\n", e.WorkDir, initBinary)
-			return os.WriteFile(config, []byte(text), 0o600)
+			text := fmt.Sprintf("data_dir: %s/data\npolicy: {trust: {influenced: process}}\ndrivers: {process: {init: %s}}\n", e.WorkDir, initBinary)
+			strict := fmt.Sprintf("data_dir: %s/strict\ndrivers: {process: {init: %s}}\n", e.WorkDir, initBinary)
+			return errors.Join(os.WriteFile(config, []byte(text), 0o600),
+				os.WriteFile(filepath.Join(e.WorkDir, "strict.yaml"), []byte(strict), 0o600))
 		},
 	})
 }

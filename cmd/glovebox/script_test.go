@@ -16,6 +16,7 @@ func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){
 		"glovebox": main,
 		"box":      box,
+		"around":   around,
 		"fakebox": func() {
 			f := &fakeService{ready: true}
 			a := &app{in: os.Stdin, out: os.Stdout, errs: os.Stderr, getenv: os.Getenv, uid: os.Getuid(),

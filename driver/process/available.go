@@ -11,8 +11,12 @@ import (
 	"glovebox/internal/cgroup"
 )
 
-// lookEvery is how long what was found of the machine is taken to be so still.
-const lookEvery = 5 * time.Second
+// How long what was found of the machine is taken to be so still: by a look, and by a start that failed, which may be over
+// soon.
+const (
+	lookEvery = 5 * time.Second
+	failedFor = time.Second
+)
 
 // look is what was found of the machine last.
 type look struct {
@@ -29,7 +33,7 @@ func (l *look) failed(err error) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.until, l.err = time.Now().Add(lookEvery), known
+	l.until, l.err = time.Now().Add(failedFor), known
 }
 
 // ofMachine are the steps whose refusal is about the machine, whatever was asked for.
