@@ -87,7 +87,7 @@ dist:
 	  dir=dist/glovebox-$(VERSION)-linux-$$arch; mkdir -p $$dir/bin; \
 	  GOOS=linux GOARCH=$$arch $(GOBUILD) -o $$dir/bin/ ./cmd/...; \
 	  GOOS=linux GOARCH=$$arch $(RUNSC) -o $$dir/bin/runsc gvisor.dev/gvisor/runsc; \
-	  for f in README.md LICENSE; do [ ! -e $$f ] || cp $$f $$dir/; done; \
+	  for f in README.md LICENSE images; do [ ! -e $$f ] || cp -r $$f $$dir/; done; \
 	  tar -C dist --sort=name --owner=0 --group=0 --numeric-owner --mtime=@0 -cf - $${dir#dist/} | gzip -n9 > $$dir.tar.gz; \
 	  rm -rf $$dir; \
 	done

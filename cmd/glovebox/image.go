@@ -56,7 +56,7 @@ func (a *app) imageCommand() *cobra.Command {
 			return unknownVerb(cmd, args[0])
 		},
 	}
-	cmd.AddCommand(a.imageList(), a.imageImport(), a.imageVerify(), a.imageRemove())
+	cmd.AddCommand(a.imageList(), a.imageBuild(), a.imageImport(), a.imageVerify(), a.imageRemove())
 	return cmd
 }
 

@@ -35,7 +35,10 @@ func scalar(set func(string) error) *key { return &key{value: set} }
 
 // parse reads the text of a file. It is a plain subset of YAML: mappings, lists and values, without anchors, aliases, tags
 // or several documents, so that what is read is what is seen.
-func (s *settings) parse(text []byte) error {
+func (s *settings) parse(text []byte) error { return s.parseAs(s.schema(), text) }
+
+// parseAs reads text that may hold what root says.
+func (s *settings) parseAs(root *key, text []byte) error {
 	if strings.TrimSpace(string(text)) == "" {
 		return nil
 	}
@@ -43,13 +46,12 @@ func (s *settings) parse(text []byte) error {
 	if err != nil {
 		return s.syntax(err)
 	}
-	root := s.schema()
 	for i, doc := range f.Docs {
 		switch {
 		case doc.Body == nil:
 			continue
 		case i > 0:
-			return s.wrong(doc.Body, "", "keep the first", "a configuration has one document")
+			return s.wrong(doc.Body, "", "keep the first", "one document is read")
 		}
 		if err := s.walk(root, "", doc.Body); err != nil {
 			return err

@@ -149,7 +149,7 @@ func Settle(t *unpack.Tree) error {
 				continue
 			}
 		}
-		if err := t.Put(f.Path, data); err != nil {
+		if err := t.Put(f.Path, data, false); err != nil {
 			return err
 		}
 	}

@@ -245,6 +245,9 @@ func (u *Used) Check(ctx context.Context) error {
 	return nil
 }
 
+// Tree is the folder of what it holds, until Close.
+func (u *Used) Tree() string { return filepath.Join(u.dir, "tree") }
+
 // Close lets go of the image.
 func (u *Used) Close() error { return u.lock.Close() }
 

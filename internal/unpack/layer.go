@@ -294,8 +294,12 @@ func (t *Tree) lower(real []string, dir *node, name string) (gone bool, err erro
 
 // Put replaces a file of the tree, or makes it with the folders above it. Whatever was at that name is gone; links on the
 // way are followed inside the tree.
-func (t *Tree) Put(name string, data []byte) error {
-	h := &tar.Header{Name: name, Typeflag: tar.TypeReg, Mode: 0o444, Size: int64(len(data)), ModTime: time.Unix(0, 0)}
+func (t *Tree) Put(name string, data []byte, executable bool) error {
+	mode := int64(0o444)
+	if executable {
+		mode = 0o555
+	}
+	h := &tar.Header{Name: name, Typeflag: tar.TypeReg, Mode: mode, Size: int64(len(data)), ModTime: time.Unix(0, 0)}
 	return t.place(h, data)
 }
 

@@ -132,22 +132,29 @@ func TestLayers(t *testing.T) {
 		{"plain", [][]item{{"usr/", "usr/bin/", "usr/bin/a=1", "lib -> usr/lib", "./b=2", "/c=3"}},
 			[]string{"b=2", "c=3", "lib -> usr/lib", "usr/", "usr/bin/", "usr/bin/a=1"}, Dropped{}},
 		{"folders that nobody listed", [][]item{{"a/b/c=1"}}, []string{"a/", "a/b/", "a/b/c=1"}, Dropped{}},
-		{"the same name twice", [][]item{{"a=1", "a=2", "b/", "b/c=1", "b=file", "d=1", "d/"}}, []string{"a=2", "b=file", "d/"}, Dropped{}},
+		{"the same name twice", [][]item{{"a=1", "a=2", "b/", "b/c=1", "b=file", "d=1", "d/"}}, []string{"a=2", "b=file",
+			"d/"}, Dropped{}},
 		{"hard links", [][]item{{"a=1", "b => a", "a=2", "c => a", "d => d", "e => gone"}}, []string{"a=2", "b=1", "c=2"},
 			Dropped{Names: 2}},
-		{"whiteouts", [][]item{{"a/", "a/b=1", "a/c=1", "d/", "d/e=1", "f=1"}, {"a/.wh.b", "a/new=2", "d/.wh..wh..opq", "d/g=2", ".wh.f", ".wh.nothing"}},
+		{"whiteouts", [][]item{{"a/", "a/b=1", "a/c=1", "d/", "d/e=1", "f=1"}, {"a/.wh.b", "a/new=2", "d/.wh..wh..opq",
+			"d/g=2", ".wh.f", ".wh.nothing"}},
 			[]string{"a/", "a/c=1", "a/new=2", "d/", "d/g=2"}, Dropped{}},
-		{"a whiteout spares its own layer", [][]item{{"a/", "a/b=1"}, {"a/", "a/c=2", ".wh.a"}}, []string{"a/", "a/c=2"}, Dropped{}},
-		{"links are kept and never written through", [][]item{{"out -> /etc", "out/x=1", "up -> ../../..", "up/y=1", "w -> usr", "usr/", "w/z=1"}},
+		{"a whiteout spares its own layer", [][]item{{"a/", "a/b=1"}, {"a/", "a/c=2", ".wh.a"}}, []string{"a/", "a/c=2"},
+			Dropped{}},
+		{"links are kept and never written through", [][]item{{"out -> /etc", "out/x=1", "up -> ../../..", "up/y=1",
+			"w -> usr", "usr/", "w/z=1"}},
 			[]string{"etc/", "etc/x=1", "out -> /etc", "up -> ../../..", "usr/", "usr/z=1", "w -> usr", "y=1"}, Dropped{}},
 		{"a file in place of a link", [][]item{{"a=1", "l -> a", "l=2"}}, []string{"a=1", "l=2"}, Dropped{}},
 		{"a folder in place of a link", [][]item{{"a/", "l -> a", "l/", "l/x=1"}}, []string{"a/", "l/", "l/x=1"}, Dropped{}},
 		{"devices", [][]item{{tar.Header{Name: "dev", Typeflag: tar.TypeChar}, tar.Header{Name: "sda", Typeflag: tar.TypeBlock},
 			tar.Header{Name: "pipe", Typeflag: tar.TypeFifo}, "a=1"}}, []string{"a=1"}, Dropped{Devices: 3}},
-		{"privileges", [][]item{{tar.Header{Name: "su", Typeflag: tar.TypeReg, Mode: 0o4755}, tar.Header{Name: "ping", Typeflag: tar.TypeReg,
-			Mode: 0o755, PAXRecords: map[string]string{"SCHILY.xattr.security.capability": "x"}}}}, []string{"ping=", "su="}, Dropped{Privileges: 2}},
+		{"privileges", [][]item{{tar.Header{Name: "su", Typeflag: tar.TypeReg, Mode: 0o4755}, tar.Header{Name: "ping",
+			Typeflag: tar.TypeReg,
+			Mode:     0o755, PAXRecords: map[string]string{"SCHILY.xattr.security.capability": "x"}}}}, []string{"ping=", "su="},
+			Dropped{Privileges: 2}},
 		{"names", [][]item{{long + "=1", "a\nb=1", "a\x1b[31m=1", "c\xff=1", "ok é=1"}}, []string{"ok é=1"}, Dropped{Names: 4}},
-		{"folders of every sandbox", [][]item{{"proc/", "proc/1/x=1", "tmp -> /etc", "a -> proc", "a/1=1", "a/b/c=1"}}, []string{"a -> proc"},
+		{"folders of every sandbox", [][]item{{"proc/", "proc/1/x=1", "tmp -> /etc", "a -> proc", "a/1=1", "a/b/c=1"}},
+			[]string{"a -> proc"},
 			Dropped{Reserved: 5}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -210,7 +217,8 @@ func TestRefused(t *testing.T) {
 		})
 	}
 	tree, dir := newTree(t)
-	if err := tree.Layer(t.Context(), archive(t, deep+"x=1"), false); err != nil || len(onDisk(t, dir)) != 0 || tree.Dropped().Names != 1 {
+	if err := tree.Layer(t.Context(), archive(t, deep+"x=1"), false); err != nil || len(onDisk(t, dir)) != 0 ||
+		tree.Dropped().Names != 1 {
 		t.Errorf("a deep name: %v, %+v", err, tree.Dropped())
 	}
 }
@@ -255,13 +263,15 @@ func TestDates(t *testing.T) {
 
 func TestPut(t *testing.T) {
 	tree, dir := newTree(t)
-	if err := tree.Layer(t.Context(), archive(t, "etc -> usr/etc", "usr/", "usr/etc/", "usr/etc/passwd -> /proc/self/mem", "var/", "var/tmp/", "var/tmp/x=1"), false); err != nil {
+	if err := tree.Layer(t.Context(), archive(t, "etc -> usr/etc", "usr/", "usr/etc/",
+		"usr/etc/passwd -> /proc/self/mem", "var/", "var/tmp/", "var/tmp/x=1"), false); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := tree.Read("etc/passwd", 100); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("read through a link that leads out: %v", err)
 	}
-	if err := errors.Join(tree.Put("etc/passwd", []byte("x")), tree.Symlink("var/tmp", "/tmp"), tree.Put("new/a/b", nil)); err != nil {
+	if err := errors.Join(tree.Put("etc/passwd", []byte("x"), false), tree.Symlink("var/tmp", "/tmp"),
+		tree.Put("new/a/b", nil, true)); err != nil {
 		t.Fatal(err)
 	}
 	if b, err := tree.Read("/etc/passwd", 100); err != nil || string(b) != "x" {
@@ -270,14 +280,15 @@ func TestPut(t *testing.T) {
 	if _, err := tree.Finish(); err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"etc -> usr/etc", "new/", "new/a/", "new/a/b=", "usr/", "usr/etc/", "usr/etc/passwd=x", "var/", "var/tmp -> /tmp"}
+	want := []string{"etc -> usr/etc", "new/", "new/a/", "new/a/b=", "usr/", "usr/etc/", "usr/etc/passwd=x", "var/",
+		"var/tmp -> /tmp"}
 	if d := cmp.Diff(want, onDisk(t, dir)); d != "" {
 		t.Error(d)
 	}
 }
 
-// FuzzLayer: whatever an archive says, nothing outside of the folder of the tree changes, and what the tree says that it holds
-// is what the folder holds.
+// FuzzLayer: whatever an archive says, nothing outside of the folder of the tree changes, and what the tree says that it
+// holds is what the folder holds.
 func FuzzLayer(f *testing.F) {
 	f.Add(archive(f, "usr/", "a=1", "l -> a", "h => a", "out -> /etc", "out/x=1", ".wh.a").Bytes(), true)
 	f.Add(archive(f, "../x=1").Bytes(), false)

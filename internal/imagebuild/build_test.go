@@ -1,0 +1,270 @@
+package imagebuild
+
+import (
+	"archive/tar"
+	"archive/zip"
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"glovebox"
+	"glovebox/internal/image"
+	"glovebox/internal/imagestore"
+	"glovebox/internal/livefolder"
+	"glovebox/internal/unpack"
+)
+
+func wants(t *testing.T, err error, code glovebox.Code, op, text string) {
+	t.Helper()
+	var e *glovebox.Error
+	if !errors.As(err, &e) || e.Code != code || e.Op != op || e.Fix == "" || !strings.Contains(e.Public+e.Fix, text) {
+		t.Errorf("error %#v, want %s at %q with %q", err, code, op, text)
+	}
+}
+
+func TestRecipe(t *testing.T) {
+	many := make([]string, maxPackages+1)
+	for i := range many {
+		many[i] = "aa"
+	}
+	for name, tt := range map[string]struct {
+		recipe   Recipe
+		code     glovebox.Code
+		op, text string
+	}{
+		"good":            {Recipe{Base: Release, Apt: []string{"python3", "g++", "libc6:amd64", "x11=1:2.3~rc1-4"}}, "", "", ""},
+		"flag":            {Recipe{Base: Release, Apt: []string{"-oAPT::Update::Pre-Invoke::=id"}}, glovebox.CodeInvalid, "apt", "no package"},
+		"removal":         {Recipe{Base: Release, Apt: []string{"dpkg-"}}, glovebox.CodeInvalid, "apt", "no package"},
+		"too many":        {Recipe{Base: Release, Apt: many}, glovebox.CodeInvalid, "apt", "more than"},
+		"pip address":     {Recipe{Base: Release, Pip: []string{"x @ https://evil.example/x.whl"}}, glovebox.CodeInvalid, "pip", "no addresses"},
+		"pip path":        {Recipe{Base: Release, Pip: []string{"./x"}}, glovebox.CodeInvalid, "pip", "no package"},
+		"pip flag":        {Recipe{Base: Release, Pip: []string{"--index-url=x"}}, glovebox.CodeInvalid, "pip", "no package"},
+		"npm address":     {Recipe{Base: Release, Npm: []string{"git+ssh://x/y"}}, glovebox.CodeInvalid, "npm", "no package"},
+		"npm folder":      {Recipe{Base: Release, Npm: []string{"../x"}}, glovebox.CodeInvalid, "npm", "no package"},
+		"npm flag":        {Recipe{Base: Release, Npm: []string{"--ignore-scripts=false"}}, glovebox.CodeInvalid, "npm", "no package"},
+		"climbs":          {Recipe{Base: Release, Files: []File{{Path: "/etc/../../x"}}}, glovebox.CodeInvalid, "files", "no path"},
+		"relative":        {Recipe{Base: Release, Files: []File{{Path: "etc/x"}}}, glovebox.CodeInvalid, "files", "no path"},
+		"cycle":           {Recipe{Base: "self"}, glovebox.CodeInvalid, "base", "its own base"},
+		"base":            {Recipe{Base: "../x"}, glovebox.CodeInvalid, "base", "name of an image"},
+		"host":            {Recipe{Base: "host"}, glovebox.CodeInvalid, "base", "host"},
+		"apt over others": {Recipe{Base: "other", Apt: []string{"aa"}}, glovebox.CodeUnavailable, "apt", "base: release"},
+	} {
+		err := tt.recipe.check("self")
+		if tt.code == "" {
+			if err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+			continue
+		}
+		wants(t, err, tt.code, tt.op, tt.text)
+	}
+}
+
+func TestLock(t *testing.T) {
+	list := []Locked{{"apt", "b", "1:2-3", "sha256:" + strings.Repeat("a", 64)}, {"apt", "a", "1", "sha256:" + strings.Repeat("b", 64)},
+		{"npm", "node_modules/@x/y", "1.0.0", "sha512-" + strings.Repeat("A", 86) + "=="}}
+	got, err := ParseLock(FormatLock(list))
+	if d := cmp.Diff(sorted(list), got); d != "" || err != nil {
+		t.Error(d, err)
+	}
+	_, err = ParseLock([]byte("# x\napt a 1\n"))
+	wants(t, err, glovebox.CodeInvalid, "", "line 2")
+	apt := of(list, "apt")
+	if err := compare("apt", apt, list); err != nil {
+		t.Error(err)
+	}
+	wants(t, compare("apt", append(apt, Locked{"apt", "new", "1", "x"}), list), glovebox.CodeConflict, "", "has no apt new")
+	wants(t, compare("apt", apt[:1], list), glovebox.CodeConflict, "", "not needed any more")
+	other := []Locked{apt[0], {"apt", "a", "2", apt[1].Hash}}
+	wants(t, compare("apt", other, list), glovebox.CodeConflict, "", "version 1, and 2")
+	other[1] = Locked{"apt", "a", "1", apt[0].Hash}
+	wants(t, compare("apt", other, list), glovebox.CodeConflict, "", "another hash")
+}
+
+func FuzzLock(f *testing.F) {
+	f.Add([]byte("apt a 1 sha256:" + strings.Repeat("0", 64)))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		list, err := ParseLock(text)
+		if err != nil {
+			return
+		}
+		if again, err := ParseLock(FormatLock(list)); err != nil || !cmp.Equal(sorted(list), again) {
+			t.Errorf("%v, %v", list, err)
+		}
+	})
+}
+
+// wheel makes a wheel: name, content, name, content, …
+func wheel(t *testing.T, dir, name string, files ...string) string {
+	t.Helper()
+	var b bytes.Buffer
+	z := zip.NewWriter(&b)
+	for i := 0; i < len(files); i += 2 {
+		w, err := z.Create(files[i])
+		if err != nil {
+			t.Fatal(err)
+		}
+		io.WriteString(w, files[i+1])
+	}
+	z.Close()
+	full := filepath.Join(dir, name)
+	if err := os.WriteFile(full, b.Bytes(), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return full
+}
+
+// demo is a wheel that pip takes for one.
+func demo(t *testing.T, dir string) {
+	wheel(t, dir, "demo_pkg-1.0-py3-none-any.whl", "demo_pkg/__init__.py", "def main():\n    print('demo')\n",
+		"demo_pkg-1.0.data/scripts/tool", "#!python\n", "demo_pkg-1.0.data/data/share/x", "x",
+		"demo_pkg-1.0.dist-info/entry_points.txt", "[console_scripts]\ndemo = demo_pkg:main\nbad = a b:c\n[other]\nno = a:b\n",
+		"demo_pkg-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: demo-pkg\nVersion: 1.0\n",
+		"demo_pkg-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nGenerator: x\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+		"demo_pkg-1.0.dist-info/RECORD", "")
+}
+
+func TestWheel(t *testing.T) {
+	dir := t.TempDir()
+	demo(t, dir)
+	var b bytes.Buffer
+	if err := packWheel(&b, filepath.Join(dir, "demo_pkg-1.0-py3-none-any.whl"), "/site"); err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]string{}
+	for r := tar.NewReader(&b); ; {
+		h, err := r.Next()
+		if err != nil {
+			break
+		}
+		text, _ := io.ReadAll(r)
+		got[h.Name] = string(text)
+	}
+	for name, want := range map[string]string{"/site/demo_pkg/__init__.py": "def main", "/usr/local/bin/tool": "#!python", "/usr/local/share/x": "x",
+		"/usr/local/bin/demo": "from demo_pkg import main\nsys.exit(main())"} {
+		if !strings.Contains(got[name], want) {
+			t.Errorf("%s has %q", name, got[name])
+		}
+	}
+	if len(got) != 8 {
+		t.Errorf("%d files: %v", len(got), got)
+	}
+	if err := packWheel(io.Discard, wheel(t, dir, "x.whl")+".no", "/site"); err == nil {
+		t.Error("no wheel is none")
+	}
+}
+
+// builder has a store with an image called base that has a Python.
+func builder(t *testing.T, env ...string) (*Builder, *imagestore.Store) {
+	t.Helper()
+	dir := t.TempDir()
+	t.Cleanup(func() { livefolder.RemoveTree(filepath.Join(dir, "images")) })
+	s := imagestore.New(imagestore.Config{Dir: filepath.Join(dir, "images")})
+	_, err := s.Add(t.Context(), "base", "test", false, func(_ context.Context, tree *unpack.Tree, _ string) (image.Settings, error) {
+		return image.Settings{Env: []string{"A=base", "B=base"}, Modules: []string{"m"}}, errors.Join(tree.Put("/usr/bin/python3.11", []byte("x"), true),
+			tree.Symlink("/usr/bin/python3", "python3.11"))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	scratch := filepath.Join(dir, "scratch")
+	if err := os.Mkdir(scratch, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for at := scratch; at != os.TempDir() && at != "/"; at = filepath.Dir(at) {
+		os.Chmod(at, 0o755) // the user who fetches must reach it
+	}
+	return New(Config{Store: s, Scratch: scratch, Env: append(env, "PATH=/usr/bin:/bin"), Log: io.Discard,
+		Ready: func(context.Context) error {
+			return glovebox.Errorf(glovebox.CodeUnavailable, "mend it", "there is no gvisor rung")
+		}}), s
+}
+
+func TestBuildOver(t *testing.T) {
+	b, s := builder(t)
+	r := Recipe{Base: "base", Env: map[string]string{"B": "own"}, Files: []File{{Path: "/opt/x", Data: []byte("y"), Executable: true}}}
+	st, fetched, err := b.Build(t.Context(), "over", "test", r, nil, false)
+	if err != nil || len(fetched) != 0 {
+		t.Fatal(err, fetched)
+	}
+	u, err := s.Use(t.Context(), "over")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer u.Close()
+	if d := cmp.Diff([]string{"A=base", "B=own"}, u.Env()); d != "" || !cmp.Equal(u.Modules(), []string{"m"}) {
+		t.Error(d, u.Modules())
+	}
+	if info, err := os.Stat(filepath.Join(u.Tree(), "opt/x")); err != nil || info.Mode() != 0o555 {
+		t.Error(info, err)
+	}
+	if again, _, err := b.Build(t.Context(), "over", "test", r, nil, false); err != nil || again.Digest != st.Digest {
+		t.Errorf("built again: %v, %v", again, err)
+	}
+	for name, tt := range map[string]struct {
+		r        Recipe
+		code     glovebox.Code
+		op, text string
+	}{
+		"no base":   {Recipe{Base: "bas"}, glovebox.CodeNotFound, "base", "did you mean base?"},
+		"no gvisor": {Recipe{Base: Release, Apt: []string{"aa"}}, glovebox.CodeUnavailable, "", "no gvisor rung"},
+		"no module": {Recipe{Base: "base", Preimport: []string{"os; x"}}, glovebox.CodeInvalid, "", "no name of a module"},
+	} {
+		_, _, err := b.Build(t.Context(), "x-"+strings.ReplaceAll(name, " ", "-"), "test", tt.r, nil, false)
+		wants(t, err, tt.code, tt.op, tt.text)
+	}
+	if left, _ := os.ReadDir(filepath.Join(b.cfg.Scratch, filepath.Base(mustGlob(t, b.cfg.Scratch)))); len(left) != 0 {
+		t.Errorf("left: %v", left)
+	}
+}
+
+func mustGlob(t *testing.T, dir string) string {
+	t.Helper()
+	names, err := filepath.Glob(filepath.Join(dir, "glovebox-fetch-*"))
+	if err != nil || len(names) != 1 {
+		t.Fatal(names, err)
+	}
+	return names[0]
+}
+
+// TestPip fetches a wheel from a folder, by pip itself.
+func TestPip(t *testing.T) {
+	if _, err := os.Stat("/usr/lib/python3/dist-packages/pip"); err != nil {
+		t.Skip("there is no pip of the system")
+	}
+	links := t.TempDir()
+	demo(t, links)
+	b, s := builder(t, "PIP_NO_INDEX=1", "PIP_FIND_LINKS="+links)
+	r := Recipe{Base: "base", Pip: []string{"demo-pkg==1.0"}}
+	_, fetched, err := b.Build(t.Context(), "with", "test", r, nil, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(fetched) != 1 || fetched[0].Name != "demo_pkg" || fetched[0].Version != "1.0" {
+		t.Errorf("fetched %v", fetched)
+	}
+	u, err := s.Use(t.Context(), "with")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer u.Close()
+	if _, err := os.Stat(filepath.Join(u.Tree(), "usr/local/lib/python3.11/dist-packages/demo_pkg/__init__.py")); err != nil {
+		t.Error(err)
+	}
+	if _, _, err := b.Build(t.Context(), "with", "test", r, fetched, false); err != nil {
+		t.Errorf("locked: %v", err)
+	}
+	wheel(t, links, "demo_pkg-1.0-py3-none-any.whl", "evil.py", "x", "demo_pkg-1.0.dist-info/METADATA",
+		"Metadata-Version: 2.1\nName: demo-pkg\nVersion: 1.0\n", "demo_pkg-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+	_, _, err = b.Build(t.Context(), "with", "test", r, fetched, false)
+	wants(t, err, glovebox.CodeConflict, "pip", "another hash")
+	_, _, err = b.Build(t.Context(), "none", "test", Recipe{Base: "base", Pip: []string{"absent-pkg"}}, nil, false)
+	wants(t, err, glovebox.CodeUnavailable, "pip", "absent-pkg")
+}
