@@ -16,30 +16,41 @@ import (
 	"glovebox/internal/image"
 )
 
+// programsEnv is the folder of programs that are built: a test that is started anew, to be killed, must not be at building
+// them.
+const programsEnv = "GLOVEBOX_TEST_PROGRAMS"
+
 // programs are runsc and a glovebox-init of this very source for the tests of this package.
 var programs struct{ runsc, init string }
 
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) int {
-	dir, err := os.MkdirTemp("", "glovebox-gvisor-")
-	if err != nil {
-		panic(err)
-	}
-	defer os.RemoveAll(dir)
-	if err := os.Chmod(dir, 0o755); err != nil {
-		panic(err)
+	dir := os.Getenv(programsEnv)
+	if dir == "" {
+		var err error
+		if dir, err = os.MkdirTemp("", "glovebox-gvisor-"); err != nil {
+			panic(err)
+		}
+		defer os.RemoveAll(dir)
+		if err := os.Chmod(dir, 0o755); err != nil {
+			panic(err)
+		}
+		build(filepath.Join(dir, "glovebox-init"), "glovebox/cmd/glovebox-init")
 	}
 	programs.init = filepath.Join(dir, "glovebox-init")
-	build(programs.init, "glovebox/cmd/glovebox-init")
 	// What make build has made is not made again: that takes minutes.
+	var err error
 	if programs.runsc, err = filepath.Abs("../../bin/runsc"); err != nil {
 		panic(err)
 	}
 	if _, err := os.Stat(programs.runsc); err != nil {
 		programs.runsc = filepath.Join(dir, "runsc")
+	}
+	if _, err := os.Stat(programs.runsc); err != nil {
 		build(programs.runsc, "gvisor.dev/gvisor/runsc")
 	}
+	os.Setenv(programsEnv, dir)
 	return m.Run()
 }
 
