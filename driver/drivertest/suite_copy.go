@@ -1,6 +1,7 @@
 package drivertest
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -8,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"glovebox"
 	"glovebox/driver"
 )
 
@@ -40,6 +42,23 @@ func (b *bench) template(inputs string) driver.Template {
 		}
 	})
 	return tm
+}
+
+// refusesTemplates holds a driver without templates to its word: it says so by name, and makes nothing.
+func refusesTemplates(b *bench) {
+	spec := b.spec()
+	tm, err := b.warmer().Template(b.context(), spec, b.hold("python").Hold)
+	if err == nil {
+		b.Errorf("close: %v", tm.Close(b.context()))
+		b.Fatal("it made a template, though it is said to have none")
+	}
+	var known *glovebox.Error
+	if !errors.Is(err, driver.ErrNoTemplates) || !errors.As(err, &known) || known.Code != glovebox.CodeUnavailable {
+		b.Errorf("a template is refused with %v, want code unavailable and ErrNoTemplates", err)
+	}
+	if sizes := b.warmer().Sizes(b.hold("python").Hold); sizes.Copy != 0 || sizes.Template != 0 {
+		b.Errorf("sizes are %+v, want none of copies and templates", sizes)
+	}
 }
 
 // copied makes a copy.

@@ -170,7 +170,9 @@ func claims() map[string]claim {
 		"user":                outside,
 		"waiting_connections": outside,
 
-		// What holds the kernel in user space, from outside.
+		// What holds a kernel of the run's own, from outside.
+		"machine":             outside,
+		"acceleration":        outside,
 		"kernel":              outside,
 		"kernel_capabilities": outside,
 		"kernel_system_calls": is("filtered"),
@@ -179,6 +181,9 @@ func claims() map[string]claim {
 		"overhead":            func(b *bench, said string, _ facts) error { return number(said, float64(b.driver.Overhead())) },
 	}
 }
+
+// A machine's posture has what its own kernel says of the program, and what the host's says of the machine.
+const inGuest, aroundGuest = "guest_", "jail_"
 
 func casePosture(b *bench) {
 	r, e, _ := b.run(probe("facts"))
@@ -190,12 +195,19 @@ func (b *bench) truthful(p glovebox.Posture, f facts) {
 	b.Helper()
 	known := claims()
 	for _, must := range []string{"rung", "no_new_privs", "capabilities", "network", "root", "cgroup_memory"} {
-		if p[must] == "" {
+		if p[must] == "" && p[inGuest+must] == "" {
 			b.Errorf("the posture does not say %s", must)
 		}
 	}
 	for name, said := range p {
-		check := known[name]
+		if strings.HasPrefix(name, aroundGuest) {
+			continue // the process rung's word on its own program, which its driver's suite checks
+		}
+		short, guest := strings.CutPrefix(name, inGuest)
+		check := known[short]
+		if guest && (short == "rung" || short == "namespaces") {
+			continue // of another kernel, which numbers its own as the host's does
+		}
 		if check == nil {
 			b.Errorf("nothing checks what the posture says of %s: %q", name, said)
 			continue

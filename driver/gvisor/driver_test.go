@@ -51,6 +51,8 @@ func run(m *testing.M) int {
 	if err != nil {
 		build(programs.runsc, "gvisor.dev/gvisor/runsc")
 	}
+	// A test that is started anew, to be killed, must not be at building them.
+	os.Setenv(programsEnv, strings.Join([]string{programs.runsc, programs.init, programs.probe}, ":"))
 	return m.Run()
 }
 

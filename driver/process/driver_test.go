@@ -53,6 +53,9 @@ func run(m *testing.M) int {
 	if out, err := build.CombinedOutput(); err != nil {
 		panic(string(out))
 	}
+	// A test that is started anew, to be killed, must not be at building them.
+	os.Setenv("GLOVEBOX_TEST_INIT", initBinary)
+	os.Setenv("GLOVEBOX_TEST_PROBE", probeBinary)
 	return m.Run()
 }
 
