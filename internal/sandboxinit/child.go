@@ -279,7 +279,7 @@ func (c *child) prepare() syscall.Errno {
 		return e
 	}
 	c.failed.step = stepSignals
-	for sig := uintptr(1); sig <= 64; sig++ {
+	for sig := uintptr(1); sig <= 64 && !c.guest; sig++ { // whose init was started with none ignored
 		if sig == uintptr(syscall.SIGKILL) || sig == uintptr(syscall.SIGSTOP) {
 			continue
 		}

@@ -30,7 +30,7 @@ type guest struct {
 }
 
 // countEvery is how often processes are counted while a program runs.
-const countEvery = 10 * time.Millisecond
+const countEvery = 50 * time.Millisecond
 
 // buildGuest takes what the kernel made.
 func (s *sandbox) buildGuest(files []*os.File) error {
