@@ -190,6 +190,7 @@ func caseHeld(b *bench) {
 
 // own are lines of a posture that belong to one sandbox.
 func own(name string) bool {
+	name = strings.TrimPrefix(strings.TrimPrefix(name, inGuest), aroundGuest)
 	return slices.Contains([]string{"user", "cgroup_cpuset", "cgroup_memory", "cgroup_sockets"}, name)
 }
 

@@ -101,7 +101,7 @@ const lateInputs = 24 * glovebox.MiB
 
 // sendInputs copies the folder of inputs into the guest.
 func (s *sandbox) sendInputs(ctx context.Context) error {
-	items, err := walk(ctx, driver.Mount{Source: s.spec.Inputs, Target: "/"})
+	items, err := walk(ctx, driver.Mount{Source: s.spec.Inputs, Target: "/"}, false)
 	if err != nil {
 		return fmt.Errorf("look at inputs: %w", err)
 	}

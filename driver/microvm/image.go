@@ -49,7 +49,7 @@ func (d *Driver) rootImage(ctx context.Context, root driver.Root) (*os.File, err
 	}
 	var items []item
 	for _, m := range root.Mounts {
-		more, err := walk(ctx, m)
+		more, err := walk(ctx, m, true)
 		if err != nil {
 			return nil, fmt.Errorf("look at the image: %w", err)
 		}
@@ -113,10 +113,14 @@ func ownFolder(dir string) error {
 	return nil
 }
 
-// walk lists what a mount shows: files, folders and links. Sockets, devices and the like have no place in an image.
-func walk(ctx context.Context, m driver.Mount) ([]item, error) {
+// walk lists what a mount shows: files, folders and links. Sockets, devices and the like have no place in an image. With
+// hide, folders that may not be read are empty; else they are an error.
+func walk(ctx context.Context, m driver.Mount, hide bool) ([]item, error) {
 	var items []item
 	err := filepath.WalkDir(m.Source, func(p string, e fs.DirEntry, err error) error {
+		if hide && errors.Is(err, fs.ErrPermission) && e.IsDir() && p != m.Source {
+			return fs.SkipDir // it was listed; see hidden
+		}
 		if err != nil || ctx.Err() != nil {
 			return errors.Join(err, ctx.Err())
 		}
@@ -150,7 +154,13 @@ func imageName(items []item) string {
 func (d *Driver) makeImage(ctx context.Context, name string, items []item) (err error) {
 	tree := erofs.New()
 	for _, i := range items {
-		if err := addItem(ctx, tree, i); err != nil {
+		var err error
+		if hidden(i) {
+			err = tree.File(i.target, 0, 0, i.info.ModTime(), nil)
+		} else {
+			err = addItem(ctx, tree, i)
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -173,6 +183,12 @@ func (d *Driver) makeImage(ctx context.Context, name string, items []item) (err 
 		return err
 	}
 	return f.Close()
+}
+
+// hidden is true of a file that an ordinary user who runs Glovebox may not read. The image has it empty, and nobody may
+// read it there, as nobody may on the process rung.
+func hidden(i item) bool {
+	return i.info.Mode().IsRegular() && errors.Is(unix.Access(i.path, unix.R_OK), unix.EACCES)
 }
 
 func addItem(ctx context.Context, tree *erofs.Tree, i item) error {
@@ -247,7 +263,7 @@ func (d *Driver) forgetImages(but string) {
 
 // inputsImage makes an image of a folder of inputs, in a file that has no name.
 func (d *Driver) inputsImage(ctx context.Context, folder string) (_ *os.File, err error) {
-	items, err := walk(ctx, driver.Mount{Source: folder, Target: "/"})
+	items, err := walk(ctx, driver.Mount{Source: folder, Target: "/"}, false)
 	if err != nil {
 		return nil, fmt.Errorf("look at inputs: %w", err)
 	}

@@ -27,7 +27,7 @@ func imageWorld(t *testing.T) (*Driver, driver.Root) {
 	if err := os.Symlink("bin", filepath.Join(source, "link")); err != nil {
 		t.Fatal(err)
 	}
-	d := &Driver{cfg: Config{CacheDir: filepath.Join(t.TempDir(), "images")}, images: map[string]*making{}}
+	d := &Driver{cfg: Config{CacheDir: filepath.Join(t.TempDir(), "images"), ScratchDir: t.TempDir()}, images: map[string]*making{}}
 	return d, driver.Root{Mounts: []driver.Mount{{Source: source, Target: "/usr"},
 		{Source: filepath.Join(source, "etc/a"), Target: "/etc/a"}}}
 }
@@ -103,11 +103,11 @@ func TestImageFollows(t *testing.T) {
 // TestImageGoesOn: whoever gives up leaves the making to go on, and begins no other.
 func TestImageGoesOn(t *testing.T) {
 	d, root := imageWorld(t)
-	items, err := walk(context.Background(), root.Mounts[0])
+	items, err := walk(context.Background(), root.Mounts[0], true)
 	if err != nil {
 		t.Fatal(err)
 	}
-	more, err := walk(context.Background(), root.Mounts[1])
+	more, err := walk(context.Background(), root.Mounts[1], true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -131,7 +131,7 @@ func TestImageGoesOn(t *testing.T) {
 // TestImageOfWhatChanges: a file that is not what was looked at makes no image, and nothing is left of it.
 func TestImageOfWhatChanges(t *testing.T) {
 	d, root := imageWorld(t)
-	items, err := walk(context.Background(), root.Mounts[0])
+	items, err := walk(context.Background(), root.Mounts[0], true)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -57,7 +57,8 @@ func run() error {
 	if err := prepare(); err != nil {
 		return err
 	}
-	port, err := openPort()
+	var port *port
+	err := await(func() (err error) { port, err = openPort(); return err })
 	if err != nil {
 		return err
 	}
@@ -180,7 +181,8 @@ func prepare() error {
 	if err := os.WriteFile("/proc/sys/vm/overcommit_memory", []byte("1"), 0); err != nil {
 		return fmt.Errorf("give memory out: %w", err)
 	}
-	root, err := disk(guestlink.SerialRoot)
+	var root string
+	err := await(func() (err error) { root, err = disk(guestlink.SerialRoot); return err })
 	if err != nil {
 		return err
 	}
@@ -188,6 +190,19 @@ func prepare() error {
 		return fmt.Errorf("mount image: %w", err)
 	}
 	return nil
+}
+
+// await tries until it goes well, for some seconds: the kernel may still be finding what the machine has.
+func await(try func() error) error {
+	for n := 0; ; n++ {
+		err := try()
+		if err == nil || n == 1000 {
+			return err
+		}
+		if _, err := unix.Poll(nil, 10); err != nil && err != unix.EINTR {
+			return err
+		}
+	}
 }
 
 // disk is the device of the disk with a serial number.
