@@ -44,6 +44,18 @@ type Traces interface {
 type Admin interface {
 	// Doctor examines every control of every rung on this machine and the images it can run.
 	Doctor(ctx context.Context) (*Report, error)
+	// Rungs tells which rungs this machine itself can give now, lowest first, as far as a look tells that starts nothing.
+	// What the other rungs lack is told with them.
+	Rungs(ctx context.Context) ([]Rung, error)
+}
+
+// Rung is one rung as a machine can give it now.
+type Rung struct {
+	Isolation     Isolation `json:"isolation"`
+	Available     bool      `json:"available"`
+	Detail        string    `json:"detail"`         // what is missing; empty when available
+	Fix           string    `json:"fix"`            // what mends it; empty when available
+	OverheadBytes int64     `json:"overhead_bytes"` // memory that a sandbox takes beside its limit
 }
 
 // Report is what Doctor found.

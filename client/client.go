@@ -312,6 +312,15 @@ func (c *Client) Verify(ctx context.Context, who glovebox.Principal, heads []glo
 	return found, nil
 }
 
+// Rungs implements glovebox.Admin.
+func (c *Client) Rungs(ctx context.Context) ([]glovebox.Rung, error) {
+	var list struct{ Rungs []glovebox.Rung }
+	if err := c.get(ctx, "GET", "/v1/posture", nil, &list); err != nil {
+		return nil, err
+	}
+	return list.Rungs, nil
+}
+
 // Doctor implements glovebox.Admin.
 func (c *Client) Doctor(ctx context.Context) (*glovebox.Report, error) {
 	report := new(glovebox.Report)

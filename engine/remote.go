@@ -19,8 +19,8 @@ type Remote struct {
 }
 
 const (
-	otherLook  = 30 * time.Second // how long what it said of its rungs is taken to be so still
-	otherRetry = time.Second      // the same where it said nothing
+	otherLook  = 5 * time.Second // how long what it said of its rungs is taken to be so still
+	otherRetry = time.Second     // the same where it said nothing
 	otherWait  = 20 * time.Second
 
 	lateBegin = 10 * time.Minute // in which a run there has begun, its wait for memory included
@@ -89,11 +89,11 @@ func (o *other) silent() error {
 		"the other Glovebox at %s did not say in time what it can deliver", o.Name)
 }
 
-// look asks the other what its machine can enforce.
+// look asks the other which rungs its machine has.
 func (o *other) look(ctx context.Context) (rungs []glovebox.Isolation, err error) {
 	ctx, stop := context.WithTimeout(ctx, otherWait)
 	defer stop()
-	report, err := o.Service.Doctor(ctx)
+	all, err := o.Service.Rungs(ctx)
 	if err != nil {
 		var known *glovebox.Error
 		if !errors.As(err, &known) {
@@ -102,13 +102,12 @@ func (o *other) look(ctx context.Context) (rungs []glovebox.Isolation, err error
 		return nil, &glovebox.Error{Code: glovebox.CodeUnavailable, Op: "look at the other Glovebox", Err: err, Fix: known.Fix,
 			Public: fmt.Sprintf("the other Glovebox at %s does not answer: %s", o.Name, known.Public)}
 	}
-	for _, r := range []glovebox.Isolation{glovebox.IsolationProcess, glovebox.IsolationGVisor, glovebox.IsolationMicroVM} {
-		there := func(c glovebox.Control) bool { return c.Isolation == r && c.Required }
-		if slices.ContainsFunc(report.Controls, there) && !slices.ContainsFunc(report.Controls,
-			func(c glovebox.Control) bool { return there(c) && !c.Available }) {
-			rungs = append(rungs, r)
+	for _, r := range all {
+		if r.Available && r.Isolation.Rank() > 0 && r.Isolation != glovebox.IsolationRemote {
+			rungs = append(rungs, r.Isolation)
 		}
 	}
+	slices.SortFunc(rungs, func(a, b glovebox.Isolation) int { return a.Rank() - b.Rank() })
 	return rungs, nil
 }
 

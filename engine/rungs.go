@@ -43,6 +43,25 @@ func (e *Engine) machine(ctx context.Context) policy.Machine {
 	}
 }
 
+// Rungs implements glovebox.Admin. The remote rung is left out: it is another machine's.
+func (e *Engine) Rungs(ctx context.Context) ([]glovebox.Rung, error) {
+	ctx, leave, err := e.enter(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	can, list := e.machine(ctx), []glovebox.Rung{}
+	for _, rung := range []glovebox.Isolation{glovebox.IsolationProcess, glovebox.IsolationGVisor, glovebox.IsolationMicroVM} {
+		shown := glovebox.Rung{Isolation: rung, Available: true, OverheadBytes: int64(e.overhead(rung))}
+		if err := can(rung, rung); err != nil {
+			known := publicError(err).(*glovebox.Error)
+			shown.Available, shown.Detail, shown.Fix = false, known.Public, known.Fix
+		}
+		list = append(list, shown)
+	}
+	return list, nil
+}
+
 // overhead is what a sandbox of a rung takes beside its limit.
 func (e *Engine) overhead(rung glovebox.Isolation) glovebox.Size {
 	d, ok := e.drivers[rung]

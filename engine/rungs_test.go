@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"glovebox"
 	"glovebox/driver"
 	"glovebox/driver/drivertest"
@@ -120,6 +122,21 @@ func TestDoctorTellsTheDefault(t *testing.T) {
 		if c.Isolation.Rank() < 1 || strings.Contains(c.Fix, " 0B") {
 			t.Errorf("%+v", c)
 		}
+	}
+}
+
+// TestRungs: what each rung lacks, and what it takes, as its driver says; one without a driver is told too.
+func TestRungs(t *testing.T) {
+	var absent atomic.Pointer[glovebox.Error]
+	e, fakes := rungsEngine(t, &absent, policy.Config{})
+	fakes["gvisor"].Extra = 7
+	absent.Store(glovebox.Errorf(glovebox.CodeUnavailable, "make build", "there is no runsc"))
+	got, err := e.Rungs(t.Context())
+	want := []glovebox.Rung{{Isolation: "process", Available: true},
+		{Isolation: "gvisor", Detail: "there is no runsc", Fix: "make build", OverheadBytes: 7},
+		{Isolation: "microvm", Detail: "this engine has no microvm rung", Fix: "run it where `glovebox doctor` shows the microvm rung as available"}}
+	if diff := cmp.Diff(want, got); diff != "" || err != nil {
+		t.Error(diff, err)
 	}
 }
 

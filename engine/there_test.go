@@ -27,7 +27,7 @@ type far struct {
 	*Engine
 	run      func(context.Context, glovebox.Principal, glovebox.Request, glovebox.Sink) (*glovebox.Result, error)
 	artifact func(path string) (io.ReadCloser, error)
-	doctor   func() (*glovebox.Report, error)
+	rungs    func() ([]glovebox.Rung, error)
 	asked    atomic.Int32
 }
 
@@ -46,11 +46,11 @@ func (f *far) Artifact(ctx context.Context, who glovebox.Principal, run, path st
 	return f.Engine.Artifact(ctx, who, run, path)
 }
 
-func (f *far) Doctor(ctx context.Context) (*glovebox.Report, error) {
-	if f.doctor != nil {
-		return f.doctor()
+func (f *far) Rungs(ctx context.Context) ([]glovebox.Rung, error) {
+	if f.rungs != nil {
+		return f.rungs()
 	}
-	return f.Engine.Doctor(ctx)
+	return f.Engine.Rungs(ctx)
 }
 
 // twoEngines are one that has no rung of its own, and another that does its runs.
@@ -261,7 +261,7 @@ func TestRemoteIsHeldToItsWord(t *testing.T) {
 	})
 	t.Run("no answer", func(t *testing.T) {
 		e, f := twoEngines(t, &drivertest.Fake{Rung: glovebox.IsolationGVisor}, demand, policy.Config{})
-		f.doctor = func() (*glovebox.Report, error) {
+		f.rungs = func() ([]glovebox.Rung, error) {
 			return nil, glovebox.Errorf(glovebox.CodeUnavailable, "start one", "no server answers")
 		}
 		_, err := e.Run(t.Context(), owner, request, nil)
@@ -447,7 +447,7 @@ func TestRemoteIsBounded(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	e.other.until = time.Time{}
-	f.doctor = func() (*glovebox.Report, error) { cancel(); return f.Engine.Doctor(context.Background()) }
+	f.rungs = func() ([]glovebox.Rung, error) { cancel(); return f.Engine.Rungs(context.Background()) }
 	if res, err := e.Run(ctx, owner, request, nil); err != nil || res.Status != glovebox.StatusCanceled || f.asked.Load() != 0 {
 		t.Errorf("%+v, %v", res, err)
 	}

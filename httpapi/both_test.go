@@ -185,6 +185,7 @@ func TestErrorsSurvive(t *testing.T) {
 		w.traces = func(glovebox.TraceQuery) ([]glovebox.Record, error) { return nil, &thrown }
 		w.verify = func([]glovebox.TraceRef) (*glovebox.Verification, error) { return nil, &thrown }
 		w.doctor = func() (*glovebox.Report, error) { return nil, &thrown }
+		w.rungs = func() ([]glovebox.Rung, error) { return nil, &thrown }
 		ctx, c, q := t.Context(), w.client, glovebox.Request{Code: "1"}
 		for name, ask := range map[string]func() error{
 			"run":    func() error { _, err := c.Run(ctx, owner, q, nil); return err },
@@ -200,6 +201,7 @@ func TestErrorsSurvive(t *testing.T) {
 			"traces":   func() error { _, err := c.Traces(ctx, owner, glovebox.TraceQuery{}); return err },
 			"verify":   func() error { _, err := c.Verify(ctx, owner, nil); return err },
 			"doctor":   func() error { _, err := c.Doctor(ctx); return err },
+			"rungs":    func() error { _, err := c.Rungs(ctx); return err },
 		} {
 			got, ok := ask().(*glovebox.Error)
 			if !ok {
@@ -254,6 +256,11 @@ func TestReadsSurvive(t *testing.T) {
 	w.doctor = func() (*glovebox.Report, error) { return &report, nil }
 	told, err := w.client.Doctor(ctx)
 	same("doctor", told, &report, err)
+
+	wantRungs := filled[[]glovebox.Rung]()
+	w.rungs = func() ([]glovebox.Rung, error) { return wantRungs, nil }
+	rungs, err := w.client.Rungs(ctx)
+	same("rungs", rungs, wantRungs, err)
 
 	piece := bytes.Repeat([]byte{0, 0xff, '\n'}, 1<<20)
 	w.output = func(run, stream string, offset, limit int64) ([]byte, error) {

@@ -219,6 +219,8 @@ func (c *call) route() error {
 		return c.only("POST", c.verify)
 	case len(at) == 2 && at[0] == "traces":
 		return c.only("GET", func() error { return c.showTrace(at[1]) })
+	case len(at) == 1 && at[0] == "posture":
+		return c.only("GET", c.showPosture)
 	case len(at) == 1 && at[0] == "doctor":
 		return c.only("GET", c.showDoctor)
 	}
@@ -241,7 +243,7 @@ func (c *call) elsewhere(path []string) error {
 		known = "v1/runs/{id}/events"
 	}
 	switch known {
-	case "v1/sessions", "v1/budgets", "v1/posture", "v1/runs/{id}/events", "mcp", "openapi.json", "metrics", "", "try":
+	case "v1/sessions", "v1/budgets", "v1/runs/{id}/events", "mcp", "openapi.json", "metrics", "", "try":
 		return unbuilt("/"+known, "docs/serve.md lists what there is")
 	}
 	return glovebox.Errorf(glovebox.CodeNotFound, "docs/serve.md lists the paths", "there is nothing at this path")

@@ -27,6 +27,7 @@ type fake struct {
 	traces   func(glovebox.TraceQuery) ([]glovebox.Record, error)
 	verify   func([]glovebox.TraceRef) (*glovebox.Verification, error)
 	doctor   func() (*glovebox.Report, error)
+	rungs    func() ([]glovebox.Rung, error)
 	who      chan glovebox.Principal // gets who asked, if there is room
 }
 
@@ -70,6 +71,8 @@ func (f *fake) Verify(_ context.Context, who glovebox.Principal, heads []glovebo
 	f.ask(who)
 	return f.verify(heads)
 }
+
+func (f *fake) Rungs(context.Context) ([]glovebox.Rung, error) { return f.rungs() }
 
 func (f *fake) Doctor(context.Context) (*glovebox.Report, error) { return f.doctor() }
 func (f *fake) Close() error                                     { return nil }

@@ -173,6 +173,17 @@ func (c *call) verify() error {
 	return c.answer(http.StatusOK, found)
 }
 
+// showPosture tells which rungs the machine has.
+func (c *call) showPosture() error {
+	rungs, err := c.cfg.Service.Rungs(c.r.Context())
+	if err != nil {
+		return err
+	}
+	return c.answer(http.StatusOK, struct {
+		Rungs []glovebox.Rung `json:"rungs"`
+	}{rungs})
+}
+
 func (c *call) showDoctor() error {
 	report, err := c.cfg.Service.Doctor(c.r.Context())
 	if err != nil {

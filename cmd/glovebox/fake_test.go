@@ -183,6 +183,10 @@ func (f *fakeService) Verify(_ context.Context, _ glovebox.Principal, heads []gl
 	return &f.verification, nil
 }
 
+func (f *fakeService) Rungs(context.Context) ([]glovebox.Rung, error) {
+	return []glovebox.Rung{{Isolation: "process", Available: f.ready}}, nil
+}
+
 func (f *fakeService) Doctor(context.Context) (*glovebox.Report, error) {
 	return &glovebox.Report{Ready: f.ready, Machine: "m", User: "u", Controls: []glovebox.Control{
 		{Isolation: "process", Name: "landlock", Available: f.ready, Required: true, Detail: "d", Fix: "mend landlock"},
