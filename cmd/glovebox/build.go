@@ -167,7 +167,8 @@ func (b *build) toolEnv() []string {
 		"SSL_CERT_FILE",
 		"REQUESTS_CA_BUNDLE", "NODE_EXTRA_CA_CERTS", "PIP_INDEX_URL", "PIP_NO_INDEX", "PIP_EXTRA_INDEX_URL", "PIP_CERT",
 		"PIP_FIND_LINKS",
-		"NPM_CONFIG_REGISTRY", "npm_config_registry", "NPM_CONFIG_CAFILE", "npm_config_cafile"} {
+		"GOPROXY", "GONOSUMDB", "GOSUMDB", "GOPRIVATE", "NPM_CONFIG_REGISTRY", "npm_config_registry", "NPM_CONFIG_CAFILE",
+		"npm_config_cafile"} {
 		if v := b.getenv(name); v != "" {
 			env = append(env, name+"="+v)
 		}
@@ -193,7 +194,8 @@ func (b *build) recipe() (imagebuild.Recipe, error) {
 	}
 	err = b.lines.parseAs(&key{keys: map[string]*key{
 		"base": scalar(func(v string) error { r.Base = v; return nil }),
-		"apt":  packages("apt", &r.Apt), "pip": packages("pip", &r.Pip), "npm": packages("npm", &r.Npm), "go": missingKey,
+		"apt":  packages("apt", &r.Apt), "pip": packages("pip", &r.Pip), "npm": packages("npm", &r.Npm),
+		"go":    packages("go", &r.Go),
 		"files": {each: func() *element { return fileKeys(root, &r) }},
 		"env": {item: func(v string) error {
 			name, value, ok := strings.Cut(v, "=")

@@ -99,7 +99,7 @@ func (w *work) build(ctx context.Context) (s image.Settings, err error) {
 		return s, err
 	}
 	defer func() { err = errors.Join(err, folder.Remove(context.WithoutCancel(ctx))) }()
-	for _, step := range []func(context.Context) error{w.base, w.wheels, w.nodeModules, w.files} {
+	for _, step := range []func(context.Context) error{w.base, w.wheels, w.nodeModules, w.goModules, w.files} {
 		if err := step(ctx); err != nil {
 			return s, err
 		}
@@ -264,6 +264,26 @@ func (w *work) nodeModules(ctx context.Context) error {
 		return err
 	}
 	w.env["NODE_PATH"] = "/" + at
+	return w.lay(ctx, func(to io.Writer) error { return unpack.Pack(ctx, to, dir, at) })
+}
+
+// goModules lays down the cache that go finds modules in without a network.
+func (w *work) goModules(ctx context.Context) error {
+	if len(w.recipe.Go) == 0 {
+		return nil
+	}
+	const at = "usr/local/share/go-modules"
+	dir, list, err := w.fetch.goModules(ctx, w.recipe.Go)
+	if err != nil {
+		return keyed("go", err)
+	}
+	if err := w.took("go", list); err != nil {
+		return err
+	}
+	for name, value := range map[string]string{"GOPROXY": "file:///" + at, "GOSUMDB": "off", "GOFLAGS": "-mod=mod",
+		"GOTOOLCHAIN": "local"} {
+		w.env[name] = value
+	}
 	return w.lay(ctx, func(to io.Writer) error { return unpack.Pack(ctx, to, dir, at) })
 }
 

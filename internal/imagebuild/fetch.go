@@ -88,7 +88,7 @@ func (f *fetcher) run(ctx context.Context, dir, fix string, env []string, argv .
 	return out.Bytes(), nil
 }
 
-var needs = map[string]string{"apt-get": "apt", "dpkg-deb": "dpkg", "python3": "python3-pip", "npm": "npm"}
+var needs = map[string]string{"go": "golang", "apt-get": "apt", "dpkg-deb": "dpkg", "python3": "python3-pip", "npm": "npm"}
 
 // limited keeps the beginning of what is written to it.
 type limited struct {
