@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -90,7 +91,11 @@ func (b *build) run(cmd *cobra.Command) error {
 	}
 	st, fetched, err := builder.Build(ctx, b.name, "build "+filepath.Base(b.file), recipe, locked, b.replace)
 	if err != nil {
-		return cancelled(ctx, b.lines.located(err))
+		var e *glovebox.Error
+		if errors.As(err, &e) && slices.Contains(recipeKeys, e.Op) {
+			err = b.lines.located(err)
+		}
+		return cancelled(ctx, err)
 	}
 	if locked == nil && len(fetched) > 0 {
 		if err := os.WriteFile(b.file+".lock", imagebuild.FormatLock(fetched), 0o644); err != nil {
@@ -175,6 +180,9 @@ func (b *build) toolEnv() []string {
 	}
 	return env
 }
+
+// recipeKeys are those of a build file.
+var recipeKeys = []string{"base", "apt", "pip", "npm", "go", "files", "env", "preimport"}
 
 // recipe reads the build file.
 func (b *build) recipe() (imagebuild.Recipe, error) {

@@ -67,7 +67,7 @@ func (b *Builder) Build(ctx context.Context, name, source string, r Recipe, lock
 	}
 	if r.Base == Release {
 		if err := b.cfg.Ready(ctx); err != nil {
-			return nil, nil, err
+			return nil, nil, keyed("base", err)
 		}
 	}
 	var fetched []Locked
@@ -160,8 +160,8 @@ func (w *work) base(ctx context.Context) error {
 		return fmt.Errorf("hand over the packages: %w", err)
 	}
 	fmt.Fprintln(w.cfg.Log, "assembling without a network")
-	return w.cfg.Assemble(ctx, Assembly{Script: assembleScript, Inputs: inputs, Log: w.cfg.Log,
-		Take: func(f *os.File) error { return w.tree.Layer(ctx, f, false) }})
+	return keyed("apt", w.cfg.Assemble(ctx, Assembly{Script: assembleScript, Inputs: inputs, Log: w.cfg.Log,
+		Take: func(f *os.File) error { return w.tree.Layer(ctx, f, false) }}))
 }
 
 func lines(list []string) []byte {

@@ -217,8 +217,8 @@ func TestBuildOver(t *testing.T) {
 		op, text string
 	}{
 		"no base":   {Recipe{Base: "bas"}, glovebox.CodeNotFound, "base", "did you mean base?"},
-		"no gvisor": {Recipe{Base: Release, Apt: []string{"aa"}}, glovebox.CodeUnavailable, "", "no gvisor rung"},
-		"no module": {Recipe{Base: "base", Preimport: []string{"os; x"}}, glovebox.CodeInvalid, "", "no name of a module"},
+		"no gvisor": {Recipe{Base: Release, Apt: []string{"aa"}}, glovebox.CodeUnavailable, "base", "no gvisor rung"},
+		"no module": {Recipe{Base: "base", Preimport: []string{"os; x"}}, glovebox.CodeInvalid, "preimport", "no name of a module"},
 	} {
 		_, _, err := b.Build(t.Context(), "x-"+strings.ReplaceAll(name, " ", "-"), "test", tt.r, nil, false)
 		wants(t, err, tt.code, tt.op, tt.text)

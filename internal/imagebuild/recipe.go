@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"glovebox"
+	"glovebox/internal/image"
 	"glovebox/internal/imagestore"
 )
 
@@ -78,14 +79,6 @@ func CheckPath(p string) error {
 }
 
 func (r *Recipe) check(name string) error {
-	keyed := func(key string, err error) error {
-		if e, ok := err.(*glovebox.Error); ok {
-			at := *e
-			at.Op = key
-			return &at
-		}
-		return err
-	}
 	for tool, list := range map[string][]string{"apt": r.Apt, "pip": r.Pip, "npm": r.Npm, "go": r.Go} {
 		if len(list) > maxPackages {
 			return keyed(tool, glovebox.Errorf(glovebox.CodeInvalid, "name fewer", "there are more than %d packages", maxPackages))
@@ -100,6 +93,12 @@ func (r *Recipe) check(name string) error {
 		if err := CheckPath(f.Path); err != nil {
 			return keyed("files", err)
 		}
+	}
+	if _, err := image.NewSettings(r.Env, nil); err != nil {
+		return keyed("env", err)
+	}
+	if _, err := image.NewSettings(nil, r.Preimport); err != nil {
+		return keyed("preimport", err)
 	}
 	switch {
 	case len(r.Files) > maxFiles:
