@@ -17,9 +17,13 @@ import (
 // hostImage is the image that is not stored.
 const hostImage = "host"
 
-// checkAgain is how long is believed what a look at all of an image's files found. A look takes some milliseconds, which a
-// run that has its sandbox ready would feel.
-const checkAgain = 2 * time.Second
+// How long is believed what a look at all of an image's files found. A look takes some milliseconds for each thousand, which
+// a run that has its sandbox ready would feel. Where the kernel tells of changes, it is believed until it does, but for what
+// the kernel does not tell: a folder that something was mounted over.
+const (
+	checkAgain   = 2 * time.Second
+	checkWatched = time.Minute
+)
 
 // storedImages are the unpacked images that are in use, or were a moment ago. It is safe for concurrent use.
 type storedImages struct {
@@ -38,6 +42,7 @@ type storedImage struct {
 	checked time.Time
 	users   int
 	gone    bool // nobody gets it any more
+	watched bool // the kernel tells of changes
 	timer   *time.Timer
 }
 
@@ -70,7 +75,11 @@ func (s *storedImages) use(ctx context.Context, name string) (_ Image, done func
 		}
 		im = &storedImage{Used: used, digest: digest, checked: time.Now()}
 		s.open[name] = im
-	case time.Since(im.checked) >= checkAgain:
+		if err := s.watch(ctx, im); err != nil {
+			return nil, nil, errors.Join(err, s.drop(name, im))
+		}
+	case im.due():
+		im.checked = time.Time{} // the kernel tells once, and this may be cut short
 		if err := im.Check(ctx); err != nil {
 			if ctx.Err() == nil {
 				s.drop(name, im)
@@ -88,6 +97,29 @@ func (s *storedImages) use(ctx context.Context, name string) (_ Image, done func
 		once.Do(func() { err = s.leave(name, im) })
 		return err
 	}, nil
+}
+
+// watch has the kernel tell of changes, where the image is to be used more than once and the kernel can.
+func (s *storedImages) watch(ctx context.Context, im *storedImage) error {
+	if s.keep == 0 {
+		return nil
+	}
+	err := im.Watch(ctx)
+	var changed *glovebox.Error
+	if errors.As(err, &changed) || ctx.Err() != nil {
+		return err
+	}
+	im.watched = err == nil
+	return nil
+}
+
+// due tells whether all of the image's files are to be looked at again.
+func (im *storedImage) due() bool {
+	age := time.Since(im.checked)
+	if im.watched {
+		return !im.Quiet() || age >= checkWatched
+	}
+	return age >= checkAgain
 }
 
 // leave ends one use.

@@ -125,3 +125,38 @@ func TestImageHeld(t *testing.T) {
 		}
 	})
 }
+
+// TestWatchedImage: what an engine keeps is not looked at again for each run, and what is changed in it is refused at once.
+func TestWatchedImage(t *testing.T) {
+	dir := t.TempDir()
+	st := keepImage(t, dir, "tools", "1")
+	s := newStoredImages(filepath.Join(dir, "images"), Pool{Spares: 1})
+	defer s.close()
+	var checked time.Time
+	for i := range 3 {
+		_, done, err := s.use(t.Context(), "tools")
+		if err != nil {
+			t.Fatal(err)
+		}
+		im := s.open["tools"]
+		if !im.watched || i > 0 && im.checked != checked {
+			t.Errorf("watched: %v, looked at again: %v", im.watched, im.checked != checked)
+		}
+		checked = im.checked
+		if err := done(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	file := filepath.Join(dir, "images", strings.Replace(st.Digest, ":", "-", 1), "tree/usr/bin/python3")
+	if err := errors.Join(os.Chmod(file, 0o755), os.Chmod(file, 0o555)); err != nil {
+		t.Fatal(err)
+	}
+	cut, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, _, err := s.use(cut, "tools"); err == nil {
+		t.Error("used although it could not be looked at")
+	}
+	if _, _, err := s.use(t.Context(), "tools"); codeOf(err) != glovebox.CodeUnavailable {
+		t.Errorf("after a change: %v", err)
+	}
+}

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -90,7 +91,11 @@ func (b *build) run(cmd *cobra.Command) error {
 	}
 	st, fetched, err := builder.Build(ctx, b.name, "build "+filepath.Base(b.file), recipe, locked, b.replace)
 	if err != nil {
-		return cancelled(ctx, b.lines.located(err))
+		var e *glovebox.Error
+		if errors.As(err, &e) && slices.Contains(recipeKeys, e.Op) {
+			err = b.lines.located(err)
+		}
+		return cancelled(ctx, err)
 	}
 	if locked == nil && len(fetched) > 0 {
 		if err := os.WriteFile(b.file+".lock", imagebuild.FormatLock(fetched), 0o644); err != nil {
@@ -167,13 +172,17 @@ func (b *build) toolEnv() []string {
 		"SSL_CERT_FILE",
 		"REQUESTS_CA_BUNDLE", "NODE_EXTRA_CA_CERTS", "PIP_INDEX_URL", "PIP_NO_INDEX", "PIP_EXTRA_INDEX_URL", "PIP_CERT",
 		"PIP_FIND_LINKS",
-		"NPM_CONFIG_REGISTRY", "npm_config_registry", "NPM_CONFIG_CAFILE", "npm_config_cafile"} {
+		"GOPROXY", "GONOSUMDB", "GOSUMDB", "GOPRIVATE", "NPM_CONFIG_REGISTRY", "npm_config_registry", "NPM_CONFIG_CAFILE",
+		"npm_config_cafile"} {
 		if v := b.getenv(name); v != "" {
 			env = append(env, name+"="+v)
 		}
 	}
 	return env
 }
+
+// recipeKeys are those of a build file.
+var recipeKeys = []string{"base", "apt", "pip", "npm", "go", "files", "env", "preimport"}
 
 // recipe reads the build file.
 func (b *build) recipe() (imagebuild.Recipe, error) {
@@ -193,7 +202,8 @@ func (b *build) recipe() (imagebuild.Recipe, error) {
 	}
 	err = b.lines.parseAs(&key{keys: map[string]*key{
 		"base": scalar(func(v string) error { r.Base = v; return nil }),
-		"apt":  packages("apt", &r.Apt), "pip": packages("pip", &r.Pip), "npm": packages("npm", &r.Npm), "go": missingKey,
+		"apt":  packages("apt", &r.Apt), "pip": packages("pip", &r.Pip), "npm": packages("npm", &r.Npm),
+		"go":    packages("go", &r.Go),
 		"files": {each: func() *element { return fileKeys(root, &r) }},
 		"env": {item: func(v string) error {
 			name, value, ok := strings.Cut(v, "=")

@@ -67,7 +67,7 @@ func (b *Builder) Build(ctx context.Context, name, source string, r Recipe, lock
 	}
 	if r.Base == Release {
 		if err := b.cfg.Ready(ctx); err != nil {
-			return nil, nil, err
+			return nil, nil, keyed("base", err)
 		}
 	}
 	var fetched []Locked
@@ -99,7 +99,7 @@ func (w *work) build(ctx context.Context) (s image.Settings, err error) {
 		return s, err
 	}
 	defer func() { err = errors.Join(err, folder.Remove(context.WithoutCancel(ctx))) }()
-	for _, step := range []func(context.Context) error{w.base, w.wheels, w.nodeModules, w.files} {
+	for _, step := range []func(context.Context) error{w.base, w.wheels, w.nodeModules, w.goModules, w.files} {
 		if err := step(ctx); err != nil {
 			return s, err
 		}
@@ -160,8 +160,8 @@ func (w *work) base(ctx context.Context) error {
 		return fmt.Errorf("hand over the packages: %w", err)
 	}
 	fmt.Fprintln(w.cfg.Log, "assembling without a network")
-	return w.cfg.Assemble(ctx, Assembly{Script: assembleScript, Inputs: inputs, Log: w.cfg.Log,
-		Take: func(f *os.File) error { return w.tree.Layer(ctx, f, false) }})
+	return keyed("apt", w.cfg.Assemble(ctx, Assembly{Script: assembleScript, Inputs: inputs, Log: w.cfg.Log,
+		Take: func(f *os.File) error { return w.tree.Layer(ctx, f, false) }}))
 }
 
 func lines(list []string) []byte {
@@ -264,6 +264,26 @@ func (w *work) nodeModules(ctx context.Context) error {
 		return err
 	}
 	w.env["NODE_PATH"] = "/" + at
+	return w.lay(ctx, func(to io.Writer) error { return unpack.Pack(ctx, to, dir, at) })
+}
+
+// goModules lays down the cache that go finds modules in without a network.
+func (w *work) goModules(ctx context.Context) error {
+	if len(w.recipe.Go) == 0 {
+		return nil
+	}
+	const at = "usr/local/share/go-modules"
+	dir, list, err := w.fetch.goModules(ctx, w.recipe.Go)
+	if err != nil {
+		return keyed("go", err)
+	}
+	if err := w.took("go", list); err != nil {
+		return err
+	}
+	for name, value := range map[string]string{"GOPROXY": "file:///" + at, "GOSUMDB": "off", "GOFLAGS": "-mod=mod",
+		"GOTOOLCHAIN": "local"} {
+		w.env[name] = value
+	}
 	return w.lay(ctx, func(to io.Writer) error { return unpack.Pack(ctx, to, dir, at) })
 }
 

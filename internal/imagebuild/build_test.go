@@ -49,6 +49,9 @@ func TestRecipe(t *testing.T) {
 		"npm address":     {Recipe{Base: Release, Npm: []string{"git+ssh://x/y"}}, glovebox.CodeInvalid, "npm", "no package"},
 		"npm folder":      {Recipe{Base: Release, Npm: []string{"../x"}}, glovebox.CodeInvalid, "npm", "no package"},
 		"npm flag":        {Recipe{Base: Release, Npm: []string{"--ignore-scripts=false"}}, glovebox.CodeInvalid, "npm", "no package"},
+		"go":              {Recipe{Base: Release, Go: []string{"golang.org/x/text@v0.14.0", "example.com/a/b/v2@v2.0.0-rc.1"}}, "", "", ""},
+		"go address":      {Recipe{Base: Release, Go: []string{"https://example.com/x@v1.0.0"}}, glovebox.CodeInvalid, "go", "no package"},
+		"go latest":       {Recipe{Base: Release, Go: []string{"example.com/x@latest"}}, glovebox.CodeInvalid, "go", "no package"},
 		"climbs":          {Recipe{Base: Release, Files: []File{{Path: "/etc/../../x"}}}, glovebox.CodeInvalid, "files", "no path"},
 		"relative":        {Recipe{Base: Release, Files: []File{{Path: "etc/x"}}}, glovebox.CodeInvalid, "files", "no path"},
 		"cycle":           {Recipe{Base: "self"}, glovebox.CodeInvalid, "base", "its own base"},
@@ -214,8 +217,8 @@ func TestBuildOver(t *testing.T) {
 		op, text string
 	}{
 		"no base":   {Recipe{Base: "bas"}, glovebox.CodeNotFound, "base", "did you mean base?"},
-		"no gvisor": {Recipe{Base: Release, Apt: []string{"aa"}}, glovebox.CodeUnavailable, "", "no gvisor rung"},
-		"no module": {Recipe{Base: "base", Preimport: []string{"os; x"}}, glovebox.CodeInvalid, "", "no name of a module"},
+		"no gvisor": {Recipe{Base: Release, Apt: []string{"aa"}}, glovebox.CodeUnavailable, "base", "no gvisor rung"},
+		"no module": {Recipe{Base: "base", Preimport: []string{"os; x"}}, glovebox.CodeInvalid, "preimport", "no name of a module"},
 	} {
 		_, _, err := b.Build(t.Context(), "x-"+strings.ReplaceAll(name, " ", "-"), "test", tt.r, nil, false)
 		wants(t, err, tt.code, tt.op, tt.text)
@@ -267,4 +270,43 @@ func TestPip(t *testing.T) {
 	wants(t, err, glovebox.CodeConflict, "pip", "another hash")
 	_, _, err = b.Build(t.Context(), "none", "test", Recipe{Base: "base", Pip: []string{"absent-pkg"}}, nil, false)
 	wants(t, err, glovebox.CodeUnavailable, "pip", "absent-pkg")
+}
+
+// TestDebs: what apt left is taken apart into what everything needs and the rest, each with its hash; a name that a shell
+// could misread is refused.
+func TestDebs(t *testing.T) {
+	f := &fetcher{dir: t.TempDir(), log: io.Discard}
+	from := t.TempDir()
+	for _, name := range []string{"base-files_12%3a4_amd64.deb", "hello_2.10-3_amd64.deb"} {
+		if err := os.WriteFile(filepath.Join(from, name), []byte(name), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d, list, err := f.debs(from, []byte("Reading lists...\nInst base-files (12:4 Debian:12 [amd64])\nConf base-files (…)\n"))
+	if err != nil || !cmp.Equal(d.essential, []string{"base-files_12%3a4_amd64.deb"}) || !cmp.Equal(d.others, []string{"hello_2.10-3_amd64.deb"}) {
+		t.Fatalf("%+v, %v", d, err)
+	}
+	if len(list) != 2 || list[0].Version != "12:4" || !strings.HasPrefix(list[0].Hash, "sha256:") {
+		t.Errorf("%+v", list)
+	}
+	if err := os.WriteFile(filepath.Join(from, "x_1_$(id).deb"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.RemoveAll(d.dir); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := f.debs(from, nil); err == nil {
+		t.Error("a name for a shell is taken")
+	}
+}
+
+func TestBrief(t *testing.T) {
+	for text, want := range map[string]string{
+		"Get:1 x\nE: Failed to fetch x\nE: Some index files failed\n": "E: Failed to fetch x; E: Some index files failed",
+		"a\nb\nc\nd\n": "b; c; d", "": "",
+	} {
+		if got := brief([]byte(text)); got != want {
+			t.Errorf("%q is %q", text, got)
+		}
+	}
 }

@@ -88,7 +88,7 @@ func (f *fetcher) run(ctx context.Context, dir, fix string, env []string, argv .
 	return out.Bytes(), nil
 }
 
-var needs = map[string]string{"apt-get": "apt", "dpkg-deb": "dpkg", "python3": "python3-pip", "npm": "npm"}
+var needs = map[string]string{"go": "golang", "apt-get": "apt", "dpkg-deb": "dpkg", "python3": "python3-pip", "npm": "npm"}
 
 // limited keeps the beginning of what is written to it.
 type limited struct {
@@ -182,6 +182,9 @@ func (f *fetcher) apt(ctx context.Context, packages []string, locked []Locked) (
 	return f.debs(filepath.Join(dir, "cache/archives"), base)
 }
 
+// debLetters are those of the name of a package's file. A shell reads it.
+const debLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.+~%_:-"
+
 // debs looks at what apt has fetched.
 func (f *fetcher) debs(dir string, simulated []byte) (*debs, []Locked, error) {
 	first := map[string]bool{}
@@ -201,7 +204,7 @@ func (f *fetcher) debs(dir string, simulated []byte) (*debs, []Locked, error) {
 	for _, full := range names {
 		name := filepath.Base(full)
 		parts := strings.Split(strings.TrimSuffix(name, ".deb"), "_")
-		if len(parts) != 3 {
+		if len(parts) != 3 || strings.ContainsFunc(name, func(c rune) bool { return !strings.ContainsRune(debLetters, c) }) {
 			return nil, nil, fmt.Errorf("apt left %q", name)
 		}
 		hash, err := keep(full, filepath.Join(d.dir, name))

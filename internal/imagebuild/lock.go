@@ -19,7 +19,7 @@ type Locked struct {
 const lockHead = "# Made by glovebox image build: what the image is made of, by hash. A build refuses anything else.\n"
 
 var lockLine = sync.OnceValue(func() *regexp.Regexp {
-	return regexp.MustCompile(`^(apt|pip|npm) ([^ ]{1,300}) ([^ ]{1,128}) ((?:sha256|sha512)[:-][A-Za-z0-9+/=]{32,128})$`)
+	return regexp.MustCompile(`^(apt|pip|npm|go) ([^ ]{1,500}) ([^ ]{1,160}) ((?:sha256|sha512|h1)[:-][A-Za-z0-9+/=]{32,128})$`)
 })
 
 // ParseLock reads a lock file.

@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"glovebox"
+	"glovebox/internal/image"
 	"glovebox/internal/imagestore"
 )
 
@@ -17,9 +18,9 @@ const Release = "release"
 type Recipe struct {
 	// Base is Release, or the name of an image.
 	Base string
-	// Apt, Pip and Npm are packages: for each tool what it is asked for, such as python3-numpy, requests==2.32.3,
+	// Apt, Pip, Npm and Go are packages: for each tool what it is asked for, such as python3-numpy, requests==2.32.3,
 	// left-pad@1.3.0.
-	Apt, Pip, Npm []string
+	Apt, Pip, Npm, Go []string
 	// Files are put into the image last.
 	Files []File
 	// Env are variables that runs have.
@@ -38,6 +39,7 @@ type File struct {
 // Bounds of a recipe.
 const (
 	maxPackages = 1000
+	maxPackage  = 500 // bytes of its name
 	maxFiles    = 1000
 )
 
@@ -49,6 +51,9 @@ var patterns = map[string]func() *regexp.Regexp{
 		return regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}(\[[A-Za-z0-9,._-]{1,127}\])?` +
 			`((==|>=|<=|~=|!=|<|>)[A-Za-z0-9.*+!_-]{1,63},?){0,4}$`)
 	}),
+	"go": sync.OnceValue(func() *regexp.Regexp {
+		return regexp.MustCompile(`^[a-z0-9][a-z0-9.-]*\.[a-z]+(/[A-Za-z0-9_~][A-Za-z0-9._~-]*)*@v[0-9][A-Za-z0-9.+-]*$`)
+	}),
 	"npm": sync.OnceValue(func() *regexp.Regexp {
 		return regexp.MustCompile(`^(@[a-z0-9][a-z0-9._-]{0,127}/)?[a-z0-9][a-z0-9._-]{0,127}(@[A-Za-z0-9.^~<>=*+-]{1,63})?$`)
 	}),
@@ -56,7 +61,7 @@ var patterns = map[string]func() *regexp.Regexp{
 
 // CheckPackage refuses what cannot be asked of a tool.
 func CheckPackage(tool, p string) error {
-	if patterns[tool]().MatchString(p) {
+	if len(p) <= maxPackage && patterns[tool]().MatchString(p) {
 		return nil
 	}
 	return glovebox.Errorf(glovebox.CodeInvalid,
@@ -74,15 +79,7 @@ func CheckPath(p string) error {
 }
 
 func (r *Recipe) check(name string) error {
-	keyed := func(key string, err error) error {
-		if e, ok := err.(*glovebox.Error); ok {
-			at := *e
-			at.Op = key
-			return &at
-		}
-		return err
-	}
-	for tool, list := range map[string][]string{"apt": r.Apt, "pip": r.Pip, "npm": r.Npm} {
+	for tool, list := range map[string][]string{"apt": r.Apt, "pip": r.Pip, "npm": r.Npm, "go": r.Go} {
 		if len(list) > maxPackages {
 			return keyed(tool, glovebox.Errorf(glovebox.CodeInvalid, "name fewer", "there are more than %d packages", maxPackages))
 		}
@@ -96,6 +93,12 @@ func (r *Recipe) check(name string) error {
 		if err := CheckPath(f.Path); err != nil {
 			return keyed("files", err)
 		}
+	}
+	if _, err := image.NewSettings(r.Env, nil); err != nil {
+		return keyed("env", err)
+	}
+	if _, err := image.NewSettings(nil, r.Preimport); err != nil {
+		return keyed("preimport", err)
 	}
 	switch {
 	case len(r.Files) > maxFiles:

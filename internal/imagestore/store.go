@@ -141,12 +141,14 @@ func damaged(name, why string) error {
 		"the image %s is not as it was made: %s", name, why)
 }
 
-// Used is an image that is in use: nobody removes it until Close.
+// Used is an image that is in use: nobody removes it until Close. Its methods beside those of the image are not for concurrent
+// use.
 type Used struct {
 	*image.Image
 	name, dir string
 	seal      string
 	lock      *os.File
+	watch     *watch // nil: nobody asked for it
 }
 
 // Use opens an image by name and checks that its manifest is that of its digest, and that nothing changed in its tree since
@@ -249,7 +251,12 @@ func (u *Used) Check(ctx context.Context) error {
 func (u *Used) Tree() string { return filepath.Join(u.dir, "tree") }
 
 // Close lets go of the image.
-func (u *Used) Close() error { return u.lock.Close() }
+func (u *Used) Close() error {
+	if u.watch != nil {
+		return errors.Join(u.watch.close(), u.lock.Close())
+	}
+	return u.lock.Close()
+}
 
 // List is all that is kept, by name.
 func (s *Store) List() ([]Stored, error) {

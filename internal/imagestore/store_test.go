@@ -348,3 +348,42 @@ func FuzzManifest(f *testing.F) {
 		}
 	})
 }
+
+// TestWatch: what is changed is heard of at once, and reading is not.
+func TestWatch(t *testing.T) {
+	for name, change := range map[string]func(tree string) error{
+		"content": func(tree string) error {
+			f := tree + "/usr/lib/a.so"
+			return errors.Join(os.Chmod(f, 0o755), os.WriteFile(f, []byte("bad"), 0o755))
+		},
+		"mode":  func(tree string) error { return os.Chmod(tree+"/usr/bin/python3", 0o755) },
+		"added": func(tree string) error { return os.WriteFile(tree+"/usr/lib/b", nil, 0o444) },
+		"date":  func(tree string) error { return os.Chtimes(tree+"/usr/lib/a.so", time.Now(), time.Now()) },
+		"root":  func(tree string) error { return os.Chmod(tree, 0o700) },
+	} {
+		s := newStore(t)
+		add(t, s, "small", small)
+		u, err := s.Use(t.Context(), "small")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if u.Quiet() {
+			t.Error("it knows without a watch")
+		}
+		if err := u.Watch(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := os.ReadFile(u.Tree() + "/usr/lib/a.so"); err != nil || !u.Quiet() {
+			t.Errorf("%s: reading is heard: %v", name, err)
+		}
+		if err := change(u.Tree()); err != nil && os.Getuid() == 0 {
+			t.Fatal(err)
+		} else if err == nil && u.Quiet() {
+			t.Errorf("%s is not heard of", name)
+		}
+		if !u.Quiet() {
+			t.Errorf("%s is heard of twice", name)
+		}
+		u.Close()
+	}
+}
