@@ -73,7 +73,9 @@ func inUserSpace() map[string]variant {
 		"FS-16": {why: "the capabilities seen outside are those of the kernel in user space, in a user namespace of its own",
 			look: looks(foreign(), contained(), apart)},
 		"FS-16/image": {why: "a walk over the image takes longer", wall: 3 * time.Minute},
-		"CR-05":       {why: ownObjects + "; none may be anything that was planted", look: nothingPlanted()},
+		"FS-23": {why: "sockets and pipes with names are kept in its own kernel's memory: the limits of memory and time end them",
+			then: all(endsByLimit, costs(1<<30))},
+		"CR-05": {why: ownObjects + "; none may be anything that was planted", look: nothingPlanted()},
 		"NT-11": {why: "the sockets seen outside are those by which runsc is told what to do",
 			look: looks(withoutNetwork(), noSockets("packet"))},
 		"CR-09": {why: "keys are kept by its own kernel; the caller's keyring is looked at outside",
@@ -117,6 +119,16 @@ func inMachine() map[string]variant {
 	}
 	all["RS-34"] = variant{why: ownObjects, look: looks(inItsGroup, handedToKernel())}
 	return all
+}
+
+// endsByLimit demands that a limit ended the program, whichever came first.
+func endsByLimit(_ *laboratory, o *observed) []string {
+	ends := []glovebox.Status{glovebox.StatusDiskLimit, glovebox.StatusMemoryLimit, glovebox.StatusWallLimit,
+		glovebox.StatusCPULimit}
+	if !slices.Contains(ends, o.result.Status) {
+		return []string{fmt.Sprintf("it ended with %s%s and not by a limit", o.result.Status, code(o.result))}
+	}
+	return nil
 }
 
 // handedToKernel is emptyHanded for a kernel that is a process: it may watch the calls of what runs on it, and use the
