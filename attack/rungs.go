@@ -27,9 +27,9 @@ type variant struct {
 }
 
 const (
-	ownObjects = "what the program opens is an object of its own kernel; the descriptors seen outside are those that this " +
-		"kernel needs, and none of them may be of the kinds that the program tries for"
-	ownKernel = "its own kernel answers: nothing of the host's is read or changed, which is judged outside"
+	ownObjects = "the descriptors seen outside are its own kernel's: none may be of the kinds that the program tries for"
+	planted    = "the descriptors seen outside are its own kernel's: none may be anything that was planted"
+	ownKernel  = "its own kernel answers: nothing of the host's is read or changed, which is judged outside"
 )
 
 // on is the program as it is judged on a rung.
@@ -73,7 +73,9 @@ func inUserSpace() map[string]variant {
 		"FS-16": {why: "the capabilities seen outside are those of the kernel in user space, in a user namespace of its own",
 			look: looks(foreign(), contained(), apart)},
 		"FS-16/image": {why: "a walk over the image takes longer", wall: 3 * time.Minute},
-		"CR-05":       {why: ownObjects + "; none may be anything that was planted", look: nothingPlanted()},
+		"FS-23": {why: "sockets and pipes with names are kept in its own kernel's memory: the limits of memory and time end them",
+			then: all(endsByLimit, costs(1<<30))},
+		"CR-05": {why: planted, look: nothingPlanted()},
 		"NT-11": {why: "the sockets seen outside are those by which runsc is told what to do",
 			look: looks(withoutNetwork(), noSockets("packet"))},
 		"CR-09": {why: "keys are kept by its own kernel; the caller's keyring is looked at outside",
@@ -104,7 +106,7 @@ func inUserSpace() map[string]variant {
 // machine a program is held as on the process rung, so that its own word is worth what it is there.
 func inMachine() map[string]variant {
 	all := map[string]variant{
-		"CR-05": {why: ownObjects + "; none may be anything that was planted", look: nothingPlanted()},
+		"CR-05": {why: planted, look: nothingPlanted()},
 		"NT-11": {why: "the sockets seen outside are those by which the machine is told what to do",
 			look: looks(withoutNetwork(), noSockets("packet"))},
 		"RS-36": {why: "the limits seen outside are the machine monitor's; those of the program are its own kernel's",
@@ -117,6 +119,16 @@ func inMachine() map[string]variant {
 	}
 	all["RS-34"] = variant{why: ownObjects, look: looks(inItsGroup, handedToKernel())}
 	return all
+}
+
+// endsByLimit demands that a limit ended the program, whichever came first.
+func endsByLimit(_ *laboratory, o *observed) []string {
+	ends := []glovebox.Status{glovebox.StatusDiskLimit, glovebox.StatusMemoryLimit, glovebox.StatusWallLimit,
+		glovebox.StatusCPULimit}
+	if !slices.Contains(ends, o.result.Status) {
+		return []string{fmt.Sprintf("it ended with %s%s and not by a limit", o.result.Status, code(o.result))}
+	}
+	return nil
 }
 
 // handedToKernel is emptyHanded for a kernel that is a process: it may watch the calls of what runs on it, and use the

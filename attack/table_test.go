@@ -33,7 +33,6 @@ BL-141 BL-143 BL-144 BL-145 BL-147 BL-148 BL-152 BL-154 BL-155 BL-157 BL-158 BL-
 const (
 	noUploads  = "not built: files come in by --input alone; there is no door to upload or download by name"
 	noArchives = "not built: archives are not unpacked by Glovebox; a program unpacks them with its own rights and limits"
-	noMicroVM  = "not built: the microVM rung; asking for it is refused, see TestCF04StrongerRungs"
 	noAllow    = "not built: allow lists; every --allow is refused, see TestNT26EmptyMeansClosed"
 	noSecrets  = "not built: secrets and placeholders; every --secret is refused, see TestCF04StrongerRungs"
 	noSessions = "not built: sessions; every --session is refused, see TestCF04StrongerRungs"
@@ -58,7 +57,7 @@ var files = map[string]string{
 	"FS-28": "TestFS28PipeAsArtifact TestFS06ArtifactLinks", "FS-31": "TestFS31SharedImage", "FS-33": "TestFS33Handles",
 	"FS-35": "TestFS35MovedRules", "FS-36": "TestFS36LaterPaths TestLT01LeftForTheNext", "FS-39": noArchives,
 	"FS-41": "TestFS41ControlFiles",
-	"FS-43": noMicroVM, "FS-25": "TestFS25HostileNames", "FS-26": "TestFS25HostileNames",
+	"FS-43": "driver/microvm:TestConformance", "FS-25": "TestFS25HostileNames", "FS-26": "TestFS25HostileNames",
 	"FS-27": "TestFS25HostileNames",
 	"FS-30": "TestFS06ArtifactLinks",
 }
@@ -66,7 +65,7 @@ var files = map[string]string{
 var network = map[string]string{
 	"NT-01": "TestNT01Out", "NT-02": "TestNT02Names", "NT-03": "TestNT03Loopback TestNT01Out",
 	"NT-05": "TestNT01Out TestNT07NetworkOfTheRun",
-	"NT-07": "TestNT01Out TestNT07NetworkOfTheRun", "NT-08": "TestNT08RawSockets", "NT-10": noMicroVM,
+	"NT-07": "TestNT01Out TestNT07NetworkOfTheRun", "NT-08": "TestNT08RawSockets", "NT-10": "driver/microvm:TestConformance",
 	"NT-11": "TestNT08RawSockets",
 	"NT-12": "TestNT12UnixSockets", "NT-13": "TestNT12UnixSockets", "NT-15": "TestKS01RefusedCalls",
 	"NT-17": "TestNT17Inbound",

@@ -21,6 +21,7 @@ type warmSoak struct {
 	*soak
 	glovebox.Service
 	t     *testing.T
+	rung  glovebox.Isolation
 	mu    sync.Mutex
 	boxes map[string]*box // by run
 }
@@ -37,7 +38,13 @@ func newWarmSoak(t *testing.T, forks bool) *warmSoak {
 	t.Helper()
 	s := newSoakWith(t, engine.Pool{Spares: 4, Forks: forks},
 		func(d *process.Driver) driver.Driver { return noting{d} })
-	w := &warmSoak{soak: s, Service: s.engine, t: t, boxes: map[string]*box{}}
+	return newWarmSoakOn(t, s, glovebox.IsolationProcess)
+}
+
+// newWarmSoakOn has the engine of a soak make something ready of each language, on a rung.
+func newWarmSoakOn(t *testing.T, s *soak, rung glovebox.Isolation) *warmSoak {
+	t.Helper()
+	w := &warmSoak{soak: s, Service: s.engine, t: t, rung: rung, boxes: map[string]*box{}}
 	for lang, code := range map[string]string{"python": "pass", "node": "1", "bash": ":"} { // so that there are some
 		if _, err := w.Run(t.Context(), owner, glovebox.Request{Lang: lang, Code: code}, nil); err != nil {
 			t.Fatal(err)
@@ -59,7 +66,7 @@ func (w *warmSoak) ready() {
 func (w *warmSoak) Run(ctx context.Context, who glovebox.Principal, req glovebox.Request, sink glovebox.Sink) (*glovebox.Result, error) {
 	w.ready()
 	b := &box{}
-	req.Trust, req.Isolation = glovebox.TrustModel, glovebox.IsolationProcess
+	req.Trust, req.Isolation = glovebox.TrustModel, w.rung
 	res, err := w.engine.Run(context.WithValue(ctx, boxKey{}, b), who, req, notingSink{w, b, sink})
 	if err == nil {
 		w.note(res.ID, b)
@@ -103,15 +110,15 @@ func (s notingSink) Event(e glovebox.Event) {
 }
 
 // noting is a driver whose spares tell whom they serve.
-type noting struct{ *process.Driver }
+type noting struct{ driver.Warmer }
 
 func (n noting) Hold(ctx context.Context, spec driver.Spec, hold driver.Hold) (driver.HeldSandbox, error) {
-	s, err := n.Driver.Hold(ctx, spec, hold)
+	s, err := n.Warmer.Hold(ctx, spec, hold)
 	return notingBox{s, spec.ID}, err
 }
 
 func (n noting) Template(ctx context.Context, spec driver.Spec, hold driver.Hold) (driver.Template, error) {
-	t, err := n.Driver.Template(ctx, spec, hold)
+	t, err := n.Warmer.Template(ctx, spec, hold)
 	return notingTemplate{t}, err
 }
 

@@ -116,6 +116,7 @@ func TestEachRungIsWatched(t *testing.T) {
 		{"KS-06", "a map of the host's kernel", func(_ *fence, c *trial) {
 			c.tree["fd/8"], c.tree["fdinfo/8"] = "->anon_inode:bpf-map", "flags:\t02\n"
 		}},
+		{"FS-23", "no limit", func(_ *fence, c *trial) { c.end(glovebox.StatusExited, 3, "") }},
 		{"NT-11", "a way out", func(_ *fence, c *trial) { c.tree["net/dev"] += "  eth0: 0\n" }},
 		{"RS-36", "a better priority", func(_ *fence, c *trial) { c.tree["stat"] = statLine(map[int]string{19: "-5"}) }},
 		{"CR-09", "a key of the caller's", func(_ *fence, c *trial) { c.text = "broke: key found\nend\n" }},

@@ -243,10 +243,38 @@ func verdictShown(v attack.Verdict) string {
 	return string(v)
 }
 
-// showDetails tells what broke and why what was not tried was not, each reason once.
+// grouped are ids by what is said of them, each text once, in the order in which they came.
+type grouped struct {
+	ids   map[string][]string
+	order []string
+}
+
+func (g *grouped) add(text, id string) {
+	if g.ids == nil {
+		g.ids = map[string][]string{}
+	}
+	if g.ids[text] == nil {
+		g.order = append(g.order, text)
+	}
+	g.ids[text] = append(g.ids[text], id)
+}
+
+func (g *grouped) show(out io.Writer, what string) {
+	for _, text := range g.order {
+		ids := g.ids[text]
+		if most := 6; len(ids) > most {
+			ids = append(slices.Clone(ids[:most]), fmt.Sprintf("and %d more", len(ids)-most))
+		}
+		fmt.Fprintf(out, "%s: %s: %s\n", what, strings.Join(ids, ", "), line(text))
+	}
+	if len(g.order) > 0 {
+		fmt.Fprintln(out)
+	}
+}
+
+// showDetails tells what broke, why what was not tried was not, and what is judged otherwise than on the process rung.
 func showDetails(out io.Writer, r *attack.Report) {
-	reasons := map[string][]string{}
-	var order []string
+	var untried, differs grouped
 	for _, o := range r.Programs {
 		for _, found := range o.Found {
 			fmt.Fprintf(out, "%s BROKE: %s (%s)\n", o.ID, line(found), line(o.Run))
@@ -254,22 +282,12 @@ func showDetails(out io.Writer, r *attack.Report) {
 		for _, claim := range o.Claims {
 			fmt.Fprintf(out, "%s says: %s (%s)\n", o.ID, line(string(claim)), line(o.Run))
 		}
-		if o.Verdict != attack.NotTried {
-			continue
+		if o.Verdict == attack.NotTried {
+			untried.add(o.Reason, o.ID)
+		} else if o.Differs != "" {
+			differs.add(o.Differs, o.ID)
 		}
-		if reasons[o.Reason] == nil {
-			order = append(order, o.Reason)
-		}
-		reasons[o.Reason] = append(reasons[o.Reason], o.ID)
 	}
-	for _, reason := range order {
-		ids := reasons[reason]
-		if most := 6; len(ids) > most {
-			ids = append(slices.Clone(ids[:most]), fmt.Sprintf("and %d more", len(ids)-most))
-		}
-		fmt.Fprintf(out, "not tried: %s: %s\n", strings.Join(ids, ", "), line(reason))
-	}
-	if len(order) > 0 {
-		fmt.Fprintln(out)
-	}
+	untried.show(out, "not tried")
+	differs.show(out, "judged otherwise on this rung")
 }

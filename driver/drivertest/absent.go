@@ -51,7 +51,8 @@ func promisesOfPlace() []promise {
 				"a device cannot be made or reached in outputs", "a socket or a device in outputs is not opened",
 				"names in outputs are any bytes", "folders in outputs as deep as can be made are opened"}},
 		{"network", "It reaches itself and nobody else: no address, no name, no socket, no shared memory and no key of the host.",
-			[]string{"nothing of the host is reached, nor anything beyond", "a program reaches itself"}},
+			[]string{"nothing of the host is reached, nor anything beyond", "a program reaches itself",
+				"processes of a program share memory by its name"}},
 		{"credentials", "It inherits nothing: the variables are those given, the descriptors its three streams.", []string{
 			"the environment is exactly what was given", "only the standard streams are inherited",
 			"variables, descriptors and memory of the host stay there"}},

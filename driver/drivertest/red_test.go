@@ -142,7 +142,8 @@ func fileFaults(t *testing.T) map[string]fault {
 				}
 			}
 		}},
-		"a program reaches itself": {out: replaced("yes unix @", "no unix @")},
+		"processes of a program share memory by its name": {out: replaced("yes wake", "no wake")},
+		"a program reaches itself":                        {out: replaced("yes unix @", "no unix @")},
 		"sandboxes at the same time do not see each other": {exec: func(b *brokenBox, ctx context.Context, c driver.Command) (driver.Process, error) {
 			for _, way := range c.Argv {
 				if name, ok := strings.CutPrefix(way, "unix:@"); ok { // of the neighbour: now there is another of that name

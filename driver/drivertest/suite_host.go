@@ -18,6 +18,7 @@ var hostCases = map[string]func(*bench){
 	"variables, descriptors and memory of the host stay there": caseInherited,
 	"nothing of the host is reached, nor anything beyond":      caseReach,
 	"a program reaches itself":                                 caseLoop,
+	"processes of a program share memory by its name":          caseWake,
 	"sandboxes at the same time do not see each other":         casePair,
 	"inputs, code and image cannot be changed in any way":      caseChange,
 }
@@ -185,6 +186,12 @@ func caseLoop(b *bench) {
 		if !strings.HasPrefix(line, "yes ") {
 			b.Errorf("within its own sandbox: %s", line)
 		}
+	}
+}
+
+func caseWake(b *bench) {
+	if lines := b.said("wake", "/dev/shm/word"); len(lines) != 1 || lines[0] != "yes wake /dev/shm/word" {
+		b.Errorf("a child that waits in shared memory: %q", lines)
 	}
 }
 

@@ -2,8 +2,10 @@ package gvisor
 
 import (
 	"encoding/json"
+	"fmt"
 	"path"
 
+	"glovebox"
 	"glovebox/internal/sandboxinit/wire"
 )
 
@@ -61,8 +63,10 @@ var guestCapabilities = []string{
 	"CAP_KILL", "CAP_SYS_PTRACE", "CAP_SYS_RESOURCE",
 }
 
-// configure writes the configuration.
-func configure(hostname string) ([]byte, error) {
+// configure writes the configuration. The folder of shared memory has so much room of its own: to runsc two names of one
+// file of the host are two files, which share no memory in which processes could wait for each other, and that is how
+// semaphores with names are made.
+func configure(hostname string, shared glovebox.Size) ([]byte, error) {
 	b := bundle{Version: "1.0.0", Hostname: hostname, Root: bundleRoot{wire.ImageDir, true}}
 	b.Process.Args, b.Process.Cwd = []string{"/glovebox-init"}, "/"
 	b.Process.Env = []string{"GOMAXPROCS=1"}
@@ -77,8 +81,9 @@ func configure(hostname string) ([]byte, error) {
 	b.Mounts = []bundleMount{
 		{"/proc", "proc", "proc", append([]string{"noexec"}, harmless...)},
 		{"/code", "tmpfs", "tmpfs", append([]string{"size=64m", "mode=0755"}, harmless...)},
+		{"/dev/shm", "tmpfs", "tmpfs", append([]string{fmt.Sprintf("size=%d", shared), "mode=1777"}, harmless...)},
 	}
-	for _, at := range []string{"/workspace", "/outputs", "/tmp", "/dev/shm"} {
+	for _, at := range []string{"/workspace", "/outputs", "/tmp"} {
 		b.Mounts = append(b.Mounts, bundleMount{at, "bind", path.Join(wire.ImageDir, at), append([]string{"rw"}, harmless...)})
 	}
 	return json.Marshal(b)

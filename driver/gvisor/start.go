@@ -119,7 +119,7 @@ func (s *sandbox) spawn(ctx context.Context) error {
 }
 
 func (s *sandbox) sendSetup(ctx context.Context) error {
-	config, err := configure(hostname)
+	config, err := configure(hostname, s.spec.Limits.Disk)
 	if s.assembly != nil {
 		config, err = s.assembly.configure()
 	}

@@ -39,6 +39,7 @@ var commands = map[string]func(args []string) error{
 	"sleep":  sleep,  // until it is killed
 	"tree":   tree,   // makes and ends children without end
 	"serve":  serve,  // offers what a neighbour must not reach, and waits
+	"wake":   wake,   // FILE: has a child wait for it in memory that both open by its name
 	"spin":   spin,   // MS: uses a CPU for so long
 }
 

@@ -16,6 +16,7 @@ import (
 	"sync"
 	"syscall"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -345,6 +346,70 @@ func loop([]string) error {
 		answer(way[0]+" "+way[1], err)
 	}
 	return nil
+}
+
+// wake shares memory with a child as semaphores with names do: one makes the file under another name, and links it to that
+// by which the other opens it.
+func wake(args []string) error {
+	name := args[0]
+	if len(args) == 1 {
+		name += ".new"
+	}
+	memory, err := mapFile(name)
+	if err != nil {
+		return err
+	}
+	if len(args) == 1 {
+		if err := errors.Join(os.Link(name, args[0]), os.Remove(name)); err != nil {
+			return err
+		}
+	}
+	at := uintptr(unsafe.Pointer(&memory[0]))
+	if len(args) > 1 { // the child: it says so, then waits while the word is nought
+		fmt.Fprintln(os.Stdout, "waits")
+		patience := unix.NsecToTimespec((5 * time.Second).Nanoseconds())
+		for memory[0] == 0 {
+			_, _, e := unix.Syscall6(unix.SYS_FUTEX, at, futexWait, 0, uintptr(unsafe.Pointer(&patience)), 0, 0)
+			if e != 0 && e != unix.EAGAIN && e != unix.EINTR {
+				return e
+			}
+		}
+		return nil
+	}
+	child := exec.Command("/proc/self/exe", "wake", args[0], "child")
+	out, err := child.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	child.Stderr = os.Stderr
+	if err := child.Start(); err != nil {
+		return err
+	}
+	if _, err := io.ReadFull(out, make([]byte, len("waits\n"))); err != nil {
+		return err
+	}
+	time.Sleep(100 * time.Millisecond) // it waits by now, or will find the word set
+	memory[0] = 1
+	if _, _, e := unix.Syscall6(unix.SYS_FUTEX, at, futexWake, 1, 0, 0, 0); e != 0 {
+		return e
+	}
+	answer("wake "+args[0], child.Wait())
+	return nil
+}
+
+// What futex(2) is told: to wait, and to wake, processes that share the memory.
+const futexWait, futexWake = 0, 1
+
+func mapFile(path string) ([]byte, error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if err := f.Truncate(int64(os.Getpagesize())); err != nil {
+		return nil, err
+	}
+	return unix.Mmap(int(f.Fd()), 0, os.Getpagesize(), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 }
 
 func spin(args []string) error {
