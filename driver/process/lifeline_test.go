@@ -270,6 +270,25 @@ func diesFrozen(t *testing.T, name string) {
 	}
 }
 
+// TestAnotherAfterKill: what was ended leaves a sandbox in which another program can be started.
+func TestAnotherAfterKill(t *testing.T) {
+	needRoot(t)
+	r := start(t, newDriver(t), limits(), "sleep 100 & sleep 100")
+	if err := r.Kill(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	<-r.Exited()
+	p, err := r.sandbox.Exec(t.Context(), driver.Command{Argv: []string{"/bin/sh", "-c", "exit 5"}, Env: []string{"PATH=/bin"},
+		Dir: "/"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-p.Exited()
+	if e := p.Exit(); e.Code != 5 {
+		t.Errorf("it ended with %+v", e)
+	}
+}
+
 // TestSweepOfATakenToken: a dead sandbox's groups are removed also when the next sandbox has got the very same block of ids.
 func TestSweepOfATakenToken(t *testing.T) {
 	needRoot(t)

@@ -89,7 +89,8 @@ func plus(counter, n int64) int64 {
 
 // Kill ends every process in the control group; if the group cannot do it, the end of init does.
 func (p *process) Kill(ctx context.Context) error {
-	err := p.sandbox.group.Kill(ctx)
+	// Another may be started after it.
+	err := p.sandbox.group.KillMembers(ctx)
 	if err == nil {
 		p.awaitReaped(ctx)
 		p.dead.Store(true)
