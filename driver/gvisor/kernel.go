@@ -22,6 +22,7 @@ type kernel struct {
 	said    said     // what runsc printed
 	version string   // of gVisor
 
+	killed   bool          // by Kill, and confirmed; guarded by sandbox.mu
 	launched chan struct{} // closed when what started it has ended
 	how      *wire.Ended   // after that; nil when the guard ended
 }

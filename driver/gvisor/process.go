@@ -96,6 +96,9 @@ func (p *process) Kill(ctx context.Context) error {
 	err := s.group.KillMembers(ctx)
 	if err == nil {
 		p.dead.Store(true)
+		s.mu.Lock()
+		p.kernel.killed = true // before the link to it has said so
+		s.mu.Unlock()
 		return nil
 	}
 	ctx, cancel := undoContext(ctx)

@@ -282,12 +282,15 @@ func (s *sandbox) guest() *hostside.Link {
 func (s *sandbox) renew(ctx context.Context) error {
 	s.mu.Lock()
 	k := s.kernel
+	killed := k != nil && k.killed
 	s.mu.Unlock()
 	if k != nil {
 		select {
 		case <-k.guest.Lost():
 		default:
-			return nil
+			if !killed {
+				return nil
+			}
 		}
 		if err := s.group.KillMembers(ctx); err != nil {
 			return err
