@@ -52,11 +52,19 @@ func (g *fakeGuest) serve(_ context.Context, method string, args []byte) (any, e
 	return nil, errors.New("not here")
 }
 
+// fakeMonitor is a QEMU of which only the counters are known.
+type fakeMonitor struct {
+	driver.Process
+	sample driver.Sample
+}
+
+func (f *fakeMonitor) Sample() (driver.Sample, error) { return f.sample, nil }
+
 // boxWith is a sandbox whose machine is a fake guest.
 func boxWith(t *testing.T, g *fakeGuest) *sandbox {
 	t.Helper()
 	a, b := net.Pipe()
-	m := &machine{link: guestlink.New(a, nil)}
+	m := &machine{link: guestlink.New(a, nil), process: &fakeMonitor{sample: driver.Sample{CPU: time.Hour, OOMKills: 1}}}
 	g.link = guestlink.New(b, g.serve)
 	var running sync.WaitGroup
 	running.Go(func() { _ = m.link.Run() })
@@ -160,6 +168,19 @@ func TestSampleOnlyGrows(t *testing.T) {
 	want := g.last
 	g.last = driver.Sample{Memory: 5}
 	want.Memory = 5
+	if got, err := p.Sample(); err != nil || got != want {
+		t.Errorf("%+v, %v; want %+v", got, err, want)
+	}
+	// No more time than the machine took since its code was there.
+	g.last.CPU, p.before, want.CPU = time.Hour, time.Hour-2*time.Second, 2*time.Second
+	if got, err := p.Sample(); err != nil || got != want {
+		t.Errorf("%+v, %v; want %+v", got, err, want)
+	}
+	// Of a machine that has ended what was known last, and why the host's kernel ended it.
+	if err := s.machine.link.Close(); err != nil {
+		t.Fatal(err)
+	}
+	want.Memory, want.OOMOutside = 0, 1
 	if got, err := p.Sample(); err != nil || got != want {
 		t.Errorf("%+v, %v; want %+v", got, err, want)
 	}

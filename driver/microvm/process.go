@@ -22,6 +22,8 @@ type process struct {
 	released       time.Time
 	posture        glovebox.Posture
 
+	before time.Duration // CPU time that the machine had taken before the code was released
+
 	exited chan struct{}
 	exit   driver.Exit // only once exited is closed
 
@@ -84,26 +86,28 @@ func (d *Driver) answerLimit() time.Duration {
 	return 2 * time.Second
 }
 
-// Sample asks the guest for the counters of the tree. Once the machine has ended they are what they were last, and what the
-// host's kernel killed it for is added.
+// Sample asks the guest for the counters of the tree. It cannot have used more CPU time than the whole machine did: what
+// the guest's kernel takes for time of the tree while others of the host run is not. Once the machine has ended the
+// counters are what they were last, and what the host's kernel killed it for is added.
 func (p *process) Sample() (driver.Sample, error) {
 	m := p.sandbox.machine
 	ctx, cancel := context.WithTimeout(context.Background(), p.sandbox.driver.answerLimit())
 	defer cancel()
 	var now driver.Sample
 	err := m.link.Call(ctx, guestlink.MethodSample, nil, &now)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	switch {
-	case err == nil:
-		p.last = forward(p.last, now)
-		return p.last, nil
-	case m.link.Alive():
+	if err != nil && m.link.Alive() {
 		return driver.Sample{}, fmt.Errorf("read counters: %w", err)
 	}
-	outer, err := m.process.Sample()
-	if err != nil {
-		return driver.Sample{}, fmt.Errorf("read counters: %w", err)
+	outer, outerErr := m.process.Sample()
+	if outerErr != nil {
+		return driver.Sample{}, fmt.Errorf("read counters: %w", outerErr)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err == nil {
+		now.CPU = min(now.CPU, max(outer.CPU-p.before, 0))
+		p.last = forward(p.last, now)
+		return p.last, nil
 	}
 	s := p.last
 	s.Memory, s.Processes = 0, 0

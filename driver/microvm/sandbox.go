@@ -174,8 +174,13 @@ func (s *sandbox) Exec(ctx context.Context, cmd driver.Command) (driver.Process,
 		p.stdin = link.Writer()
 		e.Stdin = p.stdin.ID()
 	}
+	outer, err := s.machine.process.Sample()
+	if err != nil {
+		return nil, fmt.Errorf("execute: read counters: %w", err)
+	}
+	p.before = outer.CPU
 	var started guestlink.Executed
-	err := link.Call(ctx, guestlink.MethodExec, e, &started)
+	err = link.Call(ctx, guestlink.MethodExec, e, &started)
 	link.Distrust()
 	if err != nil {
 		return nil, s.failed(ctx, err)

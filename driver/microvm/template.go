@@ -43,10 +43,10 @@ type template struct {
 	memory *os.File // of the guest; sealed
 	state  *os.File // of its devices; sealed
 
-	ended chan struct{}
+	life context.Context // ends when nothing is cloned any more, and with it what is being cloned
+	end  context.CancelFunc
 
 	mu     sync.Mutex
-	over   bool // nothing is cloned any more
 	copies map[*sandbox]bool
 	making sync.WaitGroup
 }
@@ -65,7 +65,8 @@ func (d *Driver) Template(ctx context.Context, spec driver.Spec, hold driver.Hol
 	}
 	spec.Limits.Memory = copyMemory
 	t := &template{driver: d, spec: spec, hold: hold, found: f, made: boot.ids, inside: hold.Lang == "python",
-		ended: make(chan struct{}), copies: map[*sandbox]bool{}}
+		copies: map[*sandbox]bool{}}
+	t.life, t.end = context.WithCancel(context.Background())
 	if err := t.make(ctx, boot); err != nil {
 		return nil, errors.Join(fmt.Errorf("make a template: %w", err), t.release())
 	}
@@ -190,7 +191,7 @@ func (m *machine) poll(ctx context.Context, command string, done func(string) (b
 func (t *template) Origin() string { return driver.StartRestored }
 
 // Ended is closed when nothing can be cloned any more.
-func (t *template) Ended() <-chan struct{} { return t.ended }
+func (t *template) Ended() <-chan struct{} { return t.life.Done() }
 
 var errEnded = errors.New("clone machine: the template is closed, or what it was made of has changed")
 
@@ -200,11 +201,10 @@ func (t *template) begin(s *sandbox) error {
 	now, err := t.driver.sources(t.found)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if !t.over && (err != nil || !sameFiles(now, t.made)) {
-		t.over = true
-		close(t.ended)
+	if err != nil || !sameFiles(now, t.made) {
+		t.end()
 	}
-	if t.over {
+	if t.life.Err() != nil {
 		return errors.Join(errEnded, err)
 	}
 	t.copies[s] = true
@@ -217,6 +217,9 @@ func (t *template) Fork(ctx context.Context, spec driver.Spec) (driver.HeldSandb
 	d := t.driver
 	ctx, cancel := context.WithTimeoutCause(ctx, d.bootLimit(), fmt.Errorf("the clone was not ready in %v", d.bootLimit()))
 	defer cancel()
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	defer context.AfterFunc(t.life, func() { stop(errEnded) })()
 	l := spec.Limits
 	if l.Memory > copyMemory || onDisk(l) || max(1, l.CPUs) > float64(t.shape.cpus) {
 		return nil, glovebox.Errorf(glovebox.CodeUnavailable, "start such runs cold",
@@ -278,11 +281,8 @@ func (t *template) forget(s *sandbox) {
 // Close ends the template and the clones that nobody closed. Closing again does nothing.
 func (t *template) Close(ctx context.Context) error {
 	t.mu.Lock()
-	if !t.over {
-		t.over = true
-		close(t.ended)
-	}
-	t.mu.Unlock()
+	t.end()
+	t.mu.Unlock() // who begins now sees that
 	t.making.Wait()
 	t.mu.Lock()
 	left := slices.Collect(maps.Keys(t.copies))
@@ -296,6 +296,7 @@ func (t *template) Close(ctx context.Context) error {
 
 // release lets go of what was saved.
 func (t *template) release() error {
+	t.end()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var err error

@@ -5,7 +5,8 @@ import "time"
 // readTSC reads the CPU's counter of time stamps.
 func readTSC() uint64
 
-// measureTSC measures how fast that counts, in kHz. An emulated machine has the host's counter and nothing to measure it by.
+// measureTSC measures how fast that counts, in kHz. An emulated machine has the host's counter and nothing to measure it
+// by.
 func measureTSC() uint64 {
 	const span = 50 * time.Millisecond
 	begun, from := moment()
@@ -14,7 +15,8 @@ func measureTSC() uint64 {
 	return (to - from) * uint64(time.Millisecond) / uint64(max(ended.Sub(begun), 1))
 }
 
-// moment is a time by both clocks. On a busy machine much may happen between two readings, so that of many the closest counts.
+// moment is a time by both clocks. On a busy machine much may happen between two readings, so that of many the closest
+// counts.
 func moment() (at time.Time, tsc uint64) {
 	best := ^uint64(0)
 	for range 50 {
