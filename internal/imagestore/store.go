@@ -141,8 +141,8 @@ func damaged(name, why string) error {
 		"the image %s is not as it was made: %s", name, why)
 }
 
-// Used is an image that is in use: nobody removes it until Close. Its methods beside those of the image are not for concurrent
-// use.
+// Used is an image that is in use: nobody removes it until Close. Its methods beside those of the image are not for
+// concurrent use.
 type Used struct {
 	*image.Image
 	name, dir string
