@@ -120,7 +120,7 @@ func fileFaults(t *testing.T) map[string]fault {
 		"inputs are readable and nothing else":          {spec: func(s *driver.Spec) { s.Inputs = "" }},
 		"no inputs is an empty folder":                  {spec: func(s *driver.Spec) { s.Inputs = dir }},
 		"the scratch folders are writable":              {exit: func(e *driver.Exit) { e.Code = 1 }},
-		"the rest is not writable":                      exits,
+		"the rest is not writable":                      {cmd: func(c *driver.Command) { c.Argv[2] = strings.Replace(c.Argv[2], "/new", "/tmp/new", 1) }},
 		"the host is not visible":                       exits,
 		"what is not regular is not opened":             {open: nullFile},
 		"opening does not leave the folder of outputs":  {open: nullFile},
