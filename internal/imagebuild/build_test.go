@@ -68,28 +68,33 @@ func TestRecipe(t *testing.T) {
 }
 
 func TestLock(t *testing.T) {
-	list := []Locked{{"apt", "b", "1:2-3", "sha256:" + strings.Repeat("a", 64)}, {"apt", "a", "1", "sha256:" + strings.Repeat("b", 64)},
+	list := []Locked{{"apt", "bb", "1:2-3", "sha256:" + strings.Repeat("a", 64)}, {"apt", "aa", "1", "sha256:" + strings.Repeat("b", 64)},
 		{"npm", "node_modules/@x/y", "1.0.0", "sha512-" + strings.Repeat("A", 86) + "=="}}
 	got, err := ParseLock(FormatLock(list))
 	if d := cmp.Diff(sorted(list), got); d != "" || err != nil {
 		t.Error(d, err)
 	}
-	_, err = ParseLock([]byte("# x\napt a 1\n"))
+	_, err = ParseLock([]byte("# x\napt aa 1\n"))
 	wants(t, err, glovebox.CodeInvalid, "", "line 2")
+	for _, l := range []string{"pip https://stranger.example/x.tar.gz# 1", "pip x@file:///tmp/x# 1", "pip ../x 1", "pip -r 1",
+		"pip x 1;y", "apt /tmp/x.deb 1", "apt x- 1/y", "apt ?name(x) 1"} {
+		_, err = ParseLock([]byte(l + " sha256:" + strings.Repeat("a", 64) + "\n"))
+		wants(t, err, glovebox.CodeInvalid, "", "no package")
+	}
 	apt := of(list, "apt")
 	if err := compare("apt", apt, list); err != nil {
 		t.Error(err)
 	}
 	wants(t, compare("apt", append(apt, Locked{"apt", "new", "1", "x"}), list), glovebox.CodeConflict, "", "has no apt new")
 	wants(t, compare("apt", apt[:1], list), glovebox.CodeConflict, "", "not needed any more")
-	other := []Locked{apt[0], {"apt", "a", "2", apt[1].Hash}}
+	other := []Locked{apt[0], {"apt", "aa", "2", apt[1].Hash}}
 	wants(t, compare("apt", other, list), glovebox.CodeConflict, "", "version 1, and 2")
-	other[1] = Locked{"apt", "a", "1", apt[0].Hash}
+	other[1] = Locked{"apt", "aa", "1", apt[0].Hash}
 	wants(t, compare("apt", other, list), glovebox.CodeConflict, "", "another hash")
 }
 
 func FuzzLock(f *testing.F) {
-	f.Add([]byte("apt a 1 sha256:" + strings.Repeat("0", 64)))
+	f.Add([]byte("apt aa 1 sha256:" + strings.Repeat("0", 64)))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		list, err := ParseLock(text)
 		if err != nil {
