@@ -273,3 +273,42 @@ func TestPip(t *testing.T) {
 	_, _, err = b.Build(t.Context(), "none", "test", Recipe{Base: "base", Pip: []string{"absent-pkg"}}, nil, false)
 	wants(t, err, glovebox.CodeUnavailable, "pip", "absent-pkg")
 }
+
+// TestToolsLeadNowhere: a tool that was taken over leaves a link where its folder was, to what it may not read itself. Nothing
+// beyond the tools' folder is taken. Nor has it the terminal of whoever builds.
+func TestToolsLeadNowhere(t *testing.T) {
+	secret := t.TempDir()
+	if err := os.WriteFile(filepath.Join(secret, "a_1_all.deb"), []byte("secret"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b, _ := builder(t)
+	w := &work{Builder: b, recipe: Recipe{Npm: []string{"x"}}, env: map[string]string{}}
+	folder, err := w.folder()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer folder.Remove(context.Background())
+	defer w.fetch.root.Close()
+	if err := os.MkdirAll(filepath.Join(folder.Path, "apt/cache"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(secret, filepath.Join(folder.Path, "apt/cache/archives")); err != nil {
+		t.Fatal(err)
+	}
+	if _, list, err := w.fetch.debs("apt/cache/archives", nil); len(list) > 0 {
+		t.Errorf("took %v, %v", list, err)
+	}
+	if hash, err := w.fetch.keep("apt/cache/archives/a_1_all.deb", filepath.Join(folder.Path, "kept")); err == nil {
+		t.Errorf("kept %s", hash)
+	}
+	if modules, err := w.fetch.root.OpenRoot("apt/cache/archives"); err == nil {
+		t.Errorf("opened %s", modules.Name())
+	}
+	if _, err := w.fetch.own("apt/cache/archives"); err == nil {
+		t.Error("gave a folder of others away")
+	}
+	// The session is the sixth field of proc(5)'s stat.
+	if _, err := w.fetch.run(t.Context(), "/", "", nil, "/bin/sh", "-c", `[ "$(cut -d' ' -f6 /proc/$$/stat)" = $$ ]`); err != nil {
+		t.Errorf("it is in this session: %v", err)
+	}
+}
