@@ -99,8 +99,9 @@ func (o *other) look(ctx context.Context) (rungs []glovebox.Isolation, err error
 		if !errors.As(err, &known) {
 			known = glovebox.Internal("ask the other Glovebox", err).(*glovebox.Error)
 		}
-		return nil, &glovebox.Error{Code: glovebox.CodeUnavailable, Op: "look at the other Glovebox", Err: err, Fix: known.Fix,
-			Public: fmt.Sprintf("the other Glovebox at %s does not answer: %s", o.Name, known.Public)}
+		return nil, &glovebox.Error{Code: glovebox.CodeUnavailable, Op: "look at the other Glovebox", Err: err,
+			Fix: sentence(known.Fix), Public: fmt.Sprintf("the other Glovebox at %s does not answer: %s", o.Name,
+				sentence(known.Public))}
 	}
 	for _, r := range all {
 		if r.Available && r.Isolation.Rank() > 0 && r.Isolation != glovebox.IsolationRemote {

@@ -219,6 +219,9 @@ func (t *there) Event(e glovebox.Event) {
 	r := t.run
 	switch e.Kind {
 	case "start":
+		if !t.began.IsZero() {
+			return // it begins once: each beginning would have the time of a whole run
+		}
 		t.began, t.id = time.Now(), e.Run
 		t.late.Reset(t.last)
 		r.tell.start(context.Background(), r.cfg.Now(), r.decision.Grant.Limits)
@@ -286,7 +289,7 @@ func (t *there) explain(err error) error {
 		return fmt.Errorf("ask the other glovebox: %w", err)
 	}
 	told := *known
-	told.Op, told.Err = "ask the other Glovebox", err
-	told.Public = fmt.Sprintf("the other Glovebox at %s: %s", t.run.other.Name, known.Public)
+	told.Op, told.Err, told.Fix = "ask the other Glovebox", err, sentence(known.Fix)
+	told.Public = fmt.Sprintf("the other Glovebox at %s: %s", t.run.other.Name, sentence(known.Public))
 	return &told
 }

@@ -167,8 +167,14 @@ func (r *run) fetch(ctx context.Context, t *there, res *glovebox.Result) {
 	left, seen := int64(r.decision.Grant.Limits.Disk), map[string]bool{}
 	for i, a := range t.res.Artifacts {
 		why := ""
-		switch left -= a.Bytes; {
-		case i >= int(r.decision.Grant.Limits.Files) || a.Bytes < 0 || left < 0:
+		if i >= int(r.decision.Grant.Limits.Files) {
+			res.Skipped = append(res.Skipped, glovebox.Skipped{Reason: fmt.Sprintf("… and %d more", len(t.res.Artifacts)-i),
+				Fault: glovebox.FaultGlovebox})
+			break
+		}
+		left -= max(a.Bytes, 0) // what is said to be less than nothing makes no room
+		switch {
+		case a.Bytes < 0 || left < 0:
 			why = "there is more than the limits of the run allow"
 		case !fs.ValidPath(a.Path) || sentence(a.Path) != a.Path || seen[a.Path]:
 			why = "its path is none"

@@ -224,10 +224,13 @@ func TestRemoteEnds(t *testing.T) {
 	})
 	t.Run("never", func(t *testing.T) {
 		e, f := twoEngines(t, &drivertest.Fake{}, policy.Config{}, policy.Config{})
-		e.other.end, e.other.begin = 20*time.Millisecond, 10*time.Second
+		e.other.end, e.other.begin = 400*time.Millisecond, 10*time.Second
 		f.run = func(ctx context.Context, _ glovebox.Principal, _ glovebox.Request, sink glovebox.Sink) (*glovebox.Result, error) {
-			sink.Event(glovebox.Event{Kind: "start", Run: "run_x"})
-			<-ctx.Done()
+			begun := time.Now()
+			for ctx.Err() == nil && time.Since(begun) < 3*time.Second { // again and again is once
+				sink.Event(glovebox.Event{Kind: "start", Run: "run_x"})
+				time.Sleep(5 * time.Millisecond)
+			}
 			return nil, context.Cause(ctx)
 		}
 		_, err := e.Run(t.Context(), owner, glovebox.Request{Code: "x", Trust: "model", Isolation: "remote",
@@ -313,8 +316,9 @@ func TestRemoteLosesThings(t *testing.T) {
 	f.run = func(ctx context.Context, who glovebox.Principal, req glovebox.Request, _ glovebox.Sink) (*glovebox.Result, error) {
 		res, err := f.Engine.Run(ctx, who, req, nil) // so that nothing is heard
 		if err == nil {
+			// A size below zero makes no room for another.
 			res.Artifacts = append(res.Artifacts, glovebox.Artifact{Path: "../up", Bytes: 1}, res.Artifacts[1],
-				glovebox.Artifact{Path: "huge", Bytes: 1 << 50})
+				glovebox.Artifact{Path: "less", Bytes: -1 << 60}, glovebox.Artifact{Path: "huge", Bytes: 1 << 50})
 			res.StderrBytes = 7 // which there is not
 			res.Posture["\x1b[2J"] = strings.Repeat("x", 1<<20)
 			res.Reason = "\u202e"
@@ -322,6 +326,9 @@ func TestRemoteLosesThings(t *testing.T) {
 		return res, err
 	}
 	f.artifact = func(path string) (io.ReadCloser, error) {
+		if path == "huge" {
+			t.Error("a file that does not fit was fetched")
+		}
 		if path == "bad" {
 			return io.NopCloser(strings.NewReader("BAD")), nil
 		}
@@ -334,7 +341,7 @@ func TestRemoteLosesThings(t *testing.T) {
 	if !strings.Contains(res.Reason, "not all that the program printed came back") || strings.Contains(res.Reason, "\u202e") {
 		t.Errorf("reason %q", res.Reason)
 	}
-	if len(res.Artifacts) != 1 || res.Artifacts[0].Path != "good" || len(res.Skipped) != 4 {
+	if len(res.Artifacts) != 1 || res.Artifacts[0].Path != "good" || len(res.Skipped) != 5 {
 		t.Errorf("artifacts %v, skipped %v", res.Artifacts, res.Skipped)
 	}
 	if len(res.Posture["?[2J"]) != maxToldWord {
@@ -354,10 +361,11 @@ func TestRemoteFails(t *testing.T) {
 	f.run = func(_ context.Context, _ glovebox.Principal, _ glovebox.Request, sink glovebox.Sink) (*glovebox.Result, error) {
 		sink.Event(glovebox.Event{Kind: "start", Run: "run_x"})
 		sink.Event(glovebox.Event{Kind: "stdout", Data: []byte("last words")})
-		return nil, glovebox.Errorf(glovebox.CodeInternal, "look", "the server did not answer to its end")
+		return nil, glovebox.Errorf(glovebox.CodeInternal, "look\x1b[2J", "the server did not answer to its end\x1b[2J")
 	}
 	_, err = e.Run(t.Context(), owner, request, nil)
-	if codeOf(err) != glovebox.CodeInternal || !strings.Contains(err.Error(), "the server did not answer") {
+	if codeOf(err) != glovebox.CodeInternal || !strings.Contains(err.Error(), "the server did not answer to its end?[2J") ||
+		strings.Contains(err.(*glovebox.Error).Fix, "\x1b") {
 		t.Errorf("it died: %v", err)
 	}
 	list, err := e.Traces(t.Context(), owner, glovebox.TraceQuery{})

@@ -123,6 +123,37 @@ func TestRun(t *testing.T) {
 		t.Errorf("the output is %q, %v", b, err)
 	}
 }
+
+// TestNoMounts: a program makes no file system of its own, where nothing but its memory would bound what it keeps. Its kernel
+// would let it be root of a user namespace.
+func TestNoMounts(t *testing.T) {
+	needRoot(t)
+	host, err := image.Host(image.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := newDriver(t).Start(t.Context(), driver.Spec{ID: "mounts", Root: host.Root(), Limits: usual})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close(context.Background())
+	p, err := s.Exec(t.Context(), driver.Command{Argv: []string{"/bin/sh", "-c",
+		"unshare -Urm mount -t tmpfs none /tmp && echo mounted; unshare -U true && echo entered; echo over"},
+		Env: []string{"PATH=/usr/bin:/bin"}, Dir: "/workspace"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-p.Exited()
+	if err := p.Kill(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	out, _ := io.ReadAll(p.Stdout())
+	errs, _ := io.ReadAll(p.Stderr())
+	if string(out) != "over\n" || strings.Count(string(errs), "Operation not permitted") != 2 {
+		t.Errorf("%q, %q", out, errs)
+	}
+}
+
 func TestConformance(t *testing.T) {
 	needRoot(t)
 	host, err := image.Host(image.Config{})

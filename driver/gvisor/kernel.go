@@ -7,12 +7,14 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime"
 	"sync"
 
 	"golang.org/x/sys/unix"
 
 	"glovebox/internal/hostside"
 	"glovebox/internal/sandboxinit/wire"
+	"glovebox/internal/seccomp"
 )
 
 // kernel is a running runsc and the init that is its first process.
@@ -114,8 +116,12 @@ func (s *sandbox) launch(ctx context.Context) (_ *kernel, err error) {
 	if k.meter, err = newMeter(); err != nil {
 		return nil, err
 	}
+	filter, err := seccomp.Guest(runtime.GOARCH)
+	if err != nil {
+		return nil, err
+	}
 	// It waits in the socket until there is somebody to read it.
-	if err := k.guest.Send(wire.Message{Setup: &wire.Setup{Guest: true, Hostname: hostname,
+	if err := k.guest.Send(wire.Message{Setup: &wire.Setup{Guest: true, Hostname: hostname, Filter: filter,
 		OpenFiles: uint64(s.spec.Limits.OpenFiles), Processes: s.spec.Limits.Processes}}, k.meter); err != nil {
 		return nil, err
 	}

@@ -65,7 +65,7 @@ func readInside(f *wire.Started, p glovebox.Posture) error {
 	status := statusFields(f.Status)
 	id := strings.Join(slices.Repeat([]string{strconv.Itoa(wire.ProgramID)}, 4), "\t")
 	for _, must := range []struct{ field, value string }{
-		{"NoNewPrivs", "1"}, {"Uid", id}, {"Gid", id}, {"Groups", ""},
+		{"NoNewPrivs", "1"}, {"Seccomp", "2"}, {"Uid", id}, {"Gid", id}, {"Groups", ""},
 		{"CapInh", noCaps}, {"CapPrm", noCaps}, {"CapEff", noCaps}, {"CapBnd", noCaps}, {"CapAmb", noCaps},
 	} {
 		if status[must.field] != must.value {
@@ -76,6 +76,7 @@ func readInside(f *wire.Started, p glovebox.Posture) error {
 		return postureError("its network interfaces are %q", f.Interfaces)
 	}
 	p["no_new_privs"], p["capabilities"], p["network"] = "set", "none", "loopback only"
+	p["system_calls"] = "no namespaces, no mounts"
 	return nil
 }
 

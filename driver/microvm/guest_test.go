@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -154,6 +155,35 @@ func TestOpenFolder(t *testing.T) {
 		if left, err := os.ReadDir(s.driver.cfg.ScratchDir); len(left) > 0 || err != nil {
 			t.Errorf("%.40q: left over: %v, %v", sent, left, err)
 		}
+	}
+}
+
+// TestNamesAreCounted: names become files of the host's, of which a guest that lies makes no more than its run may have.
+func TestNamesAreCounted(t *testing.T) {
+	list := func(n int) []byte {
+		var b []byte
+		for i := range n {
+			b = fmt.Appendf(b, "%d\x00", i)
+		}
+		return b
+	}
+	g := &fakeGuest{sent: list(200), is: guestlink.Opened{Folder: true}}
+	s := boxWith(t, g)
+	defer s.removeFolders(context.Background())
+	if f, err := s.Open("."); err == nil {
+		f.Close()
+		t.Error("200 names were taken, and there can be 100")
+	}
+	g.sent = list(100)
+	taken := 0
+	for range 20 {
+		if f, err := s.Open("."); err == nil {
+			taken++
+			f.Close()
+		}
+	}
+	if taken == 0 || taken > listings {
+		t.Errorf("100 names were taken %d times", taken)
 	}
 }
 

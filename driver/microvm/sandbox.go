@@ -1,6 +1,7 @@
 package microvm
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -35,6 +36,7 @@ type sandbox struct {
 	room    glovebox.Size // the most memory of a program in the machine
 
 	mu      sync.Mutex
+	names   int64 // of outputs that were listed
 	current *process
 	lost    chan struct{} // of a held interpreter
 	closing sync.Once
@@ -294,6 +296,9 @@ func (s *sandbox) takeNames(from io.Reader) (*os.File, error) {
 	if int64(len(text)) > most || !s.machine.link.Alive() {
 		return nil, errors.New("open output: the guest listed more names than there can be, or has ended")
 	}
+	if err := s.countNames(1 + bytes.Count(text, []byte{0})); err != nil {
+		return nil, err
+	}
 	dir, err := s.folder()
 	if err != nil {
 		return nil, fmt.Errorf("open output: %w", err)
@@ -312,6 +317,20 @@ func (s *sandbox) takeNames(from io.Reader) (*os.File, error) {
 		f.Close()
 	}
 	return os.Open(dir)
+}
+
+// listings is how often a folder is opened while outputs are collected, and some more.
+const listings = 4
+
+// countNames refuses more names than the files that there can be: each is a file of the host's until the sandbox is closed.
+func (s *sandbox) countNames(n int) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.names += int64(n)
+	if most := s.spec.Limits.Files + 16; int64(n) > most || s.names > listings*most {
+		return errors.New("open output: the guest listed more files than there can be")
+	}
+	return nil
 }
 
 // foldersOf is how the folders begin that lists of names are put into.

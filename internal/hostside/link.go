@@ -52,6 +52,7 @@ func (l *Link) listen() {
 			break
 		}
 		if m.Ended != nil {
+			wire.CloseAll(files) // of which an init that is what it was sends none
 			l.cfg.Ended(m.Ended)
 			continue
 		}

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 
 	"glovebox"
 )
@@ -189,7 +190,12 @@ func (im *Image) nodeVersion() string {
 	if !ok {
 		return ""
 	}
-	f, err := os.Open(im.host.join(path.Join(path.Dir(path.Dir(at.real)), "include/node/node_version.h")))
+	// A link of the image leads where it leads inside: outside, to open what it names could do anything.
+	at, ok = im.host.resolve(path.Join(path.Dir(path.Dir(at.real)), "include/node/node_version.h"))
+	if !ok || !at.info.Mode().IsRegular() {
+		return ""
+	}
+	f, err := os.OpenFile(im.host.join(at.real), os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return ""
 	}

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -106,6 +107,24 @@ func TestReport(t *testing.T) {
 	}
 	if d := cmp.Diff(want, im.Report()); d != "" {
 		t.Error(d)
+	}
+
+	// What a link of an image names is not opened on the host.
+	outside := filepath.Join(t.TempDir(), "fifo")
+	if err := syscall.Mkfifo(outside, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.Remove(header), os.Symlink(outside, header)); err != nil {
+		t.Fatal(err)
+	}
+	opened := make(chan error, 1)
+	go func() { opened <- os.WriteFile(outside, []byte(text), 0) }() // until it is read, or given up below
+	if got := im.Report().Languages["node"]; got != "/usr/bin/node" {
+		t.Errorf("it read a file of the host: %q", got)
+	}
+	if f, err := os.OpenFile(outside, os.O_RDONLY|syscall.O_NONBLOCK, 0); err == nil {
+		<-opened
+		f.Close()
 	}
 
 	im, err = Host(Config{Root: host(t, "usr/bin/dnf*")})

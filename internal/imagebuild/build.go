@@ -98,7 +98,9 @@ func (w *work) build(ctx context.Context) (s image.Settings, err error) {
 	if err != nil {
 		return s, err
 	}
-	defer func() { err = errors.Join(err, folder.Remove(context.WithoutCancel(ctx))) }()
+	defer func() {
+		err = errors.Join(err, w.fetch.root.Close(), folder.Remove(context.WithoutCancel(ctx)))
+	}()
 	for _, step := range []func(context.Context) error{w.base, w.wheels, w.nodeModules, w.goModules, w.files} {
 		if err := step(ctx); err != nil {
 			return s, err
@@ -134,10 +136,14 @@ func (w *work) folder() (*livefolder.Folder, error) {
 	if err != nil {
 		return nil, glovebox.Internal("make a folder to fetch into", err)
 	}
-	if err := os.Chmod(f.Path, 0o711); err != nil {
+	root, err := os.OpenRoot(f.Path)
+	if err == nil {
+		err = root.Chmod(".", 0o711)
+	}
+	if err != nil {
 		return nil, errors.Join(err, f.Remove(context.Background()))
 	}
-	w.fetch = &fetcher{dir: f.Path, env: w.cfg.Env, who: who, log: w.cfg.Log}
+	w.fetch = &fetcher{dir: f.Path, root: root, env: w.cfg.Env, who: who, log: w.cfg.Log}
 	return f, nil
 }
 
@@ -183,7 +189,12 @@ func (w *work) over(ctx context.Context) error {
 		w.env[name] = value
 	}
 	w.modules = used.Modules()
-	return w.lay(ctx, func(to io.Writer) error { return unpack.Pack(ctx, to, used.Tree(), "") })
+	tree, err := os.OpenRoot(used.Tree())
+	if err != nil {
+		return fmt.Errorf("open the base: %w", err)
+	}
+	defer tree.Close()
+	return w.lay(ctx, func(to io.Writer) error { return unpack.Pack(ctx, to, tree, "") })
 }
 
 // lay puts over the tree what a function writes as an archive.
@@ -264,7 +275,17 @@ func (w *work) nodeModules(ctx context.Context) error {
 		return err
 	}
 	w.env["NODE_PATH"] = "/" + at
-	return w.lay(ctx, func(to io.Writer) error { return unpack.Pack(ctx, to, dir, at) })
+	return w.layFetched(ctx, dir, at)
+}
+
+// layFetched lays down, at a path of the image, a folder that a tool has fetched.
+func (w *work) layFetched(ctx context.Context, dir, at string) error {
+	root, err := w.fetch.root.OpenRoot(dir)
+	if err != nil {
+		return fmt.Errorf("take what was fetched: %w", err)
+	}
+	defer root.Close()
+	return w.lay(ctx, func(to io.Writer) error { return unpack.Pack(ctx, to, root, at) })
 }
 
 // goModules lays down the cache that go finds modules in without a network.
@@ -284,7 +305,7 @@ func (w *work) goModules(ctx context.Context) error {
 		"GOTOOLCHAIN": "local"} {
 		w.env[name] = value
 	}
-	return w.lay(ctx, func(to io.Writer) error { return unpack.Pack(ctx, to, dir, at) })
+	return w.layFetched(ctx, dir, at)
 }
 
 func (w *work) files(context.Context) error {

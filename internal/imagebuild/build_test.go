@@ -71,28 +71,33 @@ func TestRecipe(t *testing.T) {
 }
 
 func TestLock(t *testing.T) {
-	list := []Locked{{"apt", "b", "1:2-3", "sha256:" + strings.Repeat("a", 64)}, {"apt", "a", "1", "sha256:" + strings.Repeat("b", 64)},
+	list := []Locked{{"apt", "bb", "1:2-3", "sha256:" + strings.Repeat("a", 64)}, {"apt", "aa", "1", "sha256:" + strings.Repeat("b", 64)},
 		{"npm", "node_modules/@x/y", "1.0.0", "sha512-" + strings.Repeat("A", 86) + "=="}}
 	got, err := ParseLock(FormatLock(list))
 	if d := cmp.Diff(sorted(list), got); d != "" || err != nil {
 		t.Error(d, err)
 	}
-	_, err = ParseLock([]byte("# x\napt a 1\n"))
+	_, err = ParseLock([]byte("# x\napt aa 1\n"))
 	wants(t, err, glovebox.CodeInvalid, "", "line 2")
+	for _, l := range []string{"pip https://stranger.example/x.tar.gz# 1", "pip x@file:///tmp/x# 1", "pip ../x 1", "pip -r 1",
+		"pip x 1;y", "apt /tmp/x.deb 1", "apt x- 1/y", "apt ?name(x) 1"} {
+		_, err = ParseLock([]byte(l + " sha256:" + strings.Repeat("a", 64) + "\n"))
+		wants(t, err, glovebox.CodeInvalid, "", "no package")
+	}
 	apt := of(list, "apt")
 	if err := compare("apt", apt, list); err != nil {
 		t.Error(err)
 	}
 	wants(t, compare("apt", append(apt, Locked{"apt", "new", "1", "x"}), list), glovebox.CodeConflict, "", "has no apt new")
 	wants(t, compare("apt", apt[:1], list), glovebox.CodeConflict, "", "not needed any more")
-	other := []Locked{apt[0], {"apt", "a", "2", apt[1].Hash}}
+	other := []Locked{apt[0], {"apt", "aa", "2", apt[1].Hash}}
 	wants(t, compare("apt", other, list), glovebox.CodeConflict, "", "version 1, and 2")
-	other[1] = Locked{"apt", "a", "1", apt[0].Hash}
+	other[1] = Locked{"apt", "aa", "1", apt[0].Hash}
 	wants(t, compare("apt", other, list), glovebox.CodeConflict, "", "another hash")
 }
 
 func FuzzLock(f *testing.F) {
-	f.Add([]byte("apt a 1 sha256:" + strings.Repeat("0", 64)))
+	f.Add([]byte("apt aa 1 sha256:" + strings.Repeat("0", 64)))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		list, err := ParseLock(text)
 		if err != nil {
@@ -275,14 +280,23 @@ func TestPip(t *testing.T) {
 // TestDebs: what apt left is taken apart into what everything needs and the rest, each with its hash; a name that a shell
 // could misread is refused.
 func TestDebs(t *testing.T) {
-	f := &fetcher{dir: t.TempDir(), log: io.Discard}
-	from := t.TempDir()
+	dir := t.TempDir()
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	f := &fetcher{dir: dir, root: root, log: io.Discard}
+	from := filepath.Join(dir, "fetched")
+	if err := os.Mkdir(from, 0o755); err != nil {
+		t.Fatal(err)
+	}
 	for _, name := range []string{"base-files_12%3a4_amd64.deb", "hello_2.10-3_amd64.deb"} {
 		if err := os.WriteFile(filepath.Join(from, name), []byte(name), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
-	d, list, err := f.debs(from, []byte("Reading lists...\nInst base-files (12:4 Debian:12 [amd64])\nConf base-files (…)\n"))
+	d, list, err := f.debs("fetched", []byte("Reading lists...\nInst base-files (12:4 Debian:12 [amd64])\nConf base-files (…)\n"))
 	if err != nil || !cmp.Equal(d.essential, []string{"base-files_12%3a4_amd64.deb"}) || !cmp.Equal(d.others, []string{"hello_2.10-3_amd64.deb"}) {
 		t.Fatalf("%+v, %v", d, err)
 	}
@@ -295,7 +309,7 @@ func TestDebs(t *testing.T) {
 	if err := os.RemoveAll(d.dir); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := f.debs(from, nil); err == nil {
+	if _, _, err := f.debs("fetched", nil); err == nil {
 		t.Error("a name for a shell is taken")
 	}
 }
@@ -308,5 +322,44 @@ func TestBrief(t *testing.T) {
 		if got := brief([]byte(text)); got != want {
 			t.Errorf("%q is %q", text, got)
 		}
+	}
+}
+
+// TestToolsLeadNowhere: a tool that was taken over leaves a link where its folder was, to what it may not read itself. Nothing
+// beyond the tools' folder is taken. Nor has it the terminal of whoever builds.
+func TestToolsLeadNowhere(t *testing.T) {
+	secret := t.TempDir()
+	if err := os.WriteFile(filepath.Join(secret, "a_1_all.deb"), []byte("secret"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b, _ := builder(t)
+	w := &work{Builder: b, recipe: Recipe{Npm: []string{"x"}}, env: map[string]string{}}
+	folder, err := w.folder()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer folder.Remove(context.Background())
+	defer w.fetch.root.Close()
+	if err := os.MkdirAll(filepath.Join(folder.Path, "apt/cache"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(secret, filepath.Join(folder.Path, "apt/cache/archives")); err != nil {
+		t.Fatal(err)
+	}
+	if _, list, err := w.fetch.debs("apt/cache/archives", nil); len(list) > 0 {
+		t.Errorf("took %v, %v", list, err)
+	}
+	if hash, err := w.fetch.keep("apt/cache/archives/a_1_all.deb", filepath.Join(folder.Path, "kept")); err == nil {
+		t.Errorf("kept %s", hash)
+	}
+	if modules, err := w.fetch.root.OpenRoot("apt/cache/archives"); err == nil {
+		t.Errorf("opened %s", modules.Name())
+	}
+	if _, err := w.fetch.own("apt/cache/archives"); err == nil {
+		t.Error("gave a folder of others away")
+	}
+	// The session is the sixth field of proc(5)'s stat.
+	if _, err := w.fetch.run(t.Context(), "/", "", nil, "/bin/sh", "-c", `[ "$(cut -d' ' -f6 /proc/$$/stat)" = $$ ]`); err != nil {
+		t.Errorf("it is in this session: %v", err)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"os/user"
@@ -22,12 +23,14 @@ import (
 	"glovebox"
 )
 
-// fetcher runs the tools that fetch, in a folder of their own.
+// fetcher runs the tools that fetch, in a folder of their own. What they leave is reached through root, which no link of
+// theirs leads out of: this process may read what they may not.
 type fetcher struct {
-	dir string
-	env []string
-	who *syscall.Credential // nil: this user, who is not root
-	log io.Writer
+	dir  string
+	root *os.Root // dir
+	env  []string
+	who  *syscall.Credential // nil: this user, who is not root
+	log  io.Writer
 }
 
 // fetchLimit bounds one call of a tool.
@@ -55,12 +58,11 @@ func nobody() (*syscall.Credential, error) {
 
 // own makes a folder of the tools' own beneath theirs.
 func (f *fetcher) own(name string) (string, error) {
-	dir := filepath.Join(f.dir, name)
-	err := os.MkdirAll(dir, 0o755)
+	err := f.root.MkdirAll(name, 0o755)
 	if err == nil && f.who != nil {
-		err = os.Chown(dir, int(f.who.Uid), int(f.who.Gid))
+		err = f.root.Lchown(name, int(f.who.Uid), int(f.who.Gid))
 	}
-	return dir, err
+	return filepath.Join(f.dir, name), err
 }
 
 // run runs a tool and returns what it printed. Its error is a *glovebox.Error that says what the tool said.
@@ -71,7 +73,8 @@ func (f *fetcher) run(ctx context.Context, dir, fix string, env []string, argv .
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	cmd.Dir, cmd.Env = dir, slices.Concat(f.env, []string{"HOME=" + dir, "TMPDIR=" + dir}, env)
 	cmd.Stdout, cmd.Stderr = &limited{to: &out, left: 64 << 20}, &limited{to: &errs, left: 1 << 20}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: f.who, Setpgid: true}
+	// A session of its own: into the terminal of this one it could type commands for whoever builds.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: f.who, Setsid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = 5 * time.Second
 	err := cmd.Run()
@@ -154,8 +157,8 @@ func (f *fetcher) apt(ctx context.Context, packages []string, locked []Locked) (
 		}
 	}
 	if err == nil {
-		err = errors.Join(os.WriteFile(filepath.Join(dir, "status"), nil, 0o644),
-			os.WriteFile(filepath.Join(dir, "apt.conf"), fmt.Appendf(nil, aptConfig, dir), 0o644))
+		err = errors.Join(f.root.WriteFile("apt/status", nil, 0o644),
+			f.root.WriteFile("apt/apt.conf", fmt.Appendf(nil, aptConfig, dir), 0o644))
 	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("make a folder for apt: %w", err)
@@ -179,7 +182,7 @@ func (f *fetcher) apt(ctx context.Context, packages []string, locked []Locked) (
 		"install", "--"}, asked...)...); err != nil {
 		return nil, nil, err
 	}
-	return f.debs(filepath.Join(dir, "cache/archives"), base)
+	return f.debs("apt/cache/archives", base)
 }
 
 // debLetters are those of the name of a package's file. A shell reads it.
@@ -193,7 +196,7 @@ func (f *fetcher) debs(dir string, simulated []byte) (*debs, []Locked, error) {
 			first[words[1]] = true
 		}
 	}
-	names, err := filepath.Glob(filepath.Join(dir, "*.deb"))
+	names, err := fs.Glob(f.root.FS(), dir+"/*.deb")
 	if err != nil {
 		return nil, nil, err
 	}
@@ -207,7 +210,7 @@ func (f *fetcher) debs(dir string, simulated []byte) (*debs, []Locked, error) {
 		if len(parts) != 3 || strings.ContainsFunc(name, func(c rune) bool { return !strings.ContainsRune(debLetters, c) }) {
 			return nil, nil, fmt.Errorf("apt left %q", name)
 		}
-		hash, err := keep(full, filepath.Join(d.dir, name))
+		hash, err := f.keep(full, filepath.Join(d.dir, name))
 		if err != nil {
 			return nil, nil, err
 		}
@@ -221,14 +224,15 @@ func (f *fetcher) debs(dir string, simulated []byte) (*debs, []Locked, error) {
 	return d, list, nil
 }
 
-// keep copies a file that a tool has fetched to where no tool can change it, and returns the hash of the copy.
-func keep(name, to string) (_ string, err error) {
-	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+// keep copies a file that a tool has fetched to where no tool can change it, and returns the hash of the copy. name is from
+// the tools' folder on.
+func (f *fetcher) keep(name, to string) (_ string, err error) {
+	from, err := f.root.OpenFile(name, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return "", err
 	}
-	defer f.Close()
-	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
+	defer from.Close()
+	if info, err := from.Stat(); err != nil || !info.Mode().IsRegular() {
 		return "", errors.Join(fmt.Errorf("%s is no file", filepath.Base(name)), err)
 	}
 	own, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
@@ -236,7 +240,7 @@ func keep(name, to string) (_ string, err error) {
 		return "", err
 	}
 	h := sha256.New()
-	_, err = io.Copy(io.MultiWriter(h, own), f)
+	_, err = io.Copy(io.MultiWriter(h, own), from)
 	if err := errors.Join(err, own.Close()); err != nil {
 		return "", err
 	}
@@ -246,7 +250,7 @@ func keep(name, to string) (_ string, err error) {
 // readPlain reads a file of a tool's that is a plain one.
 func (f *fetcher) readPlain(name string) ([]byte, error) {
 	copied := filepath.Join(f.dir, filepath.Base(name))
-	if _, err := keep(name, copied); err != nil {
+	if _, err := f.keep(name, copied); err != nil {
 		return nil, err
 	}
 	return os.ReadFile(copied)
@@ -275,7 +279,7 @@ func (f *fetcher) pip(ctx context.Context, python string, packages []string, loc
 	if _, err := f.run(ctx, dir, fix, nil, append(append(argv, "--"), asked...)...); err != nil {
 		return "", nil, err
 	}
-	wheels, err := filepath.Glob(filepath.Join(dir, "wheels", "*.whl"))
+	wheels, err := fs.Glob(f.root.FS(), "pip/wheels/*.whl")
 	kept := filepath.Join(f.dir, "wheels")
 	if err := errors.Join(err, os.Mkdir(kept, 0o755)); err != nil {
 		return "", nil, err
@@ -283,7 +287,7 @@ func (f *fetcher) pip(ctx context.Context, python string, packages []string, loc
 	var list []Locked
 	for _, full := range wheels {
 		parts := strings.Split(filepath.Base(full), "-")
-		hash, err := keep(full, filepath.Join(kept, filepath.Base(full)))
+		hash, err := f.keep(full, filepath.Join(kept, filepath.Base(full)))
 		if err != nil || len(parts) < 5 {
 			return "", nil, errors.Join(fmt.Errorf("pip left %q", filepath.Base(full)), err)
 		}
@@ -292,7 +296,7 @@ func (f *fetcher) pip(ctx context.Context, python string, packages []string, loc
 	return kept, list, nil
 }
 
-// npm fetches Node modules with all that they need; their own scripts are not run.
+// npm fetches Node modules with all that they need; their own scripts are not run. What it returns is from the tools' folder on.
 func (f *fetcher) npm(ctx context.Context, packages []string) (string, []Locked, error) {
 	const fix = "check npm's configuration and the names: `npm ping`"
 	dir, err := f.own("npm")
@@ -306,7 +310,7 @@ func (f *fetcher) npm(ctx context.Context, packages []string) (string, []Locked,
 	if _, err := f.run(ctx, dir, fix, nil, append(argv, packages...)...); err != nil {
 		return "", nil, err
 	}
-	text, err := f.readPlain(filepath.Join(dir, "package-lock.json"))
+	text, err := f.readPlain("npm/package-lock.json")
 	var lock struct {
 		Packages map[string]struct{ Version, Integrity string }
 	}
@@ -327,5 +331,5 @@ func (f *fetcher) npm(ctx context.Context, packages []string) (string, []Locked,
 		}
 		list = append(list, Locked{"npm", name, p.Version, p.Integrity})
 	}
-	return filepath.Join(dir, "node_modules"), list, nil
+	return "npm/node_modules", list, nil
 }

@@ -12,7 +12,7 @@ import (
 // goPrograms are where the tool may be; a person's own is not taken.
 var goPrograms = []string{"/usr/local/go/bin/go", "/usr/bin/go"}
 
-// goModules fetches Go modules with all that they need. Nothing is compiled.
+// goModules fetches Go modules with all that they need. Nothing is compiled. What it returns is from the tools' folder on.
 func (f *fetcher) goModules(ctx context.Context, modules []string) (string, []Locked, error) {
 	const fix = "check GOPROXY, and the names and versions: `go list -m MODULE@VERSION`"
 	program := goPrograms[len(goPrograms)-1]
@@ -28,8 +28,8 @@ func (f *fetcher) goModules(ctx context.Context, modules []string) (string, []Lo
 		_, err = f.own("go/module")
 	}
 	if err == nil {
-		name := filepath.Join(module, "go.mod")
-		err = errors.Join(os.WriteFile(name, []byte("module image\n\ngo 1.21\n"), 0o644), f.give(name))
+		const name = "go/module/go.mod"
+		err = errors.Join(f.root.WriteFile(name, []byte("module image\n\ngo 1.21\n"), 0o644), f.give(name))
 	}
 	if err != nil {
 		return "", nil, fmt.Errorf("make a folder for go: %w", err)
@@ -44,7 +44,7 @@ func (f *fetcher) goModules(ctx context.Context, modules []string) (string, []Lo
 	if _, err := f.run(ctx, module, fix, env, program, "mod", "download"); err != nil {
 		return "", nil, err
 	}
-	text, err := f.readPlain(filepath.Join(module, "go.sum"))
+	text, err := f.readPlain("go/module/go.sum")
 	if err != nil {
 		return "", nil, fmt.Errorf("read what go has fetched: %w", err)
 	}
@@ -54,7 +54,7 @@ func (f *fetcher) goModules(ctx context.Context, modules []string) (string, []Lo
 			list = append(list, Locked{"go", words[0] + "@" + words[1], words[1], words[2]})
 		}
 	}
-	return filepath.Join(dir, "mod/cache/download"), list, nil
+	return "go/mod/cache/download", list, nil
 }
 
 // give makes a file of a tool's folder the tool's own.
@@ -62,5 +62,5 @@ func (f *fetcher) give(name string) error {
 	if f.who == nil {
 		return nil
 	}
-	return os.Lchown(name, int(f.who.Uid), int(f.who.Gid))
+	return f.root.Lchown(name, int(f.who.Uid), int(f.who.Gid))
 }

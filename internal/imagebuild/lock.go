@@ -37,9 +37,26 @@ func ParseLock(text []byte) ([]Locked, error) {
 			return nil, glovebox.Errorf(glovebox.CodeInvalid, "restore the file, or make it anew with --update-lock",
 				"line %d of the lock file is none", number)
 		}
-		list = append(list, Locked{m[1], m[2], m[3], m[4]})
+		l := Locked{m[1], m[2], m[3], m[4]}
+		if err := l.check(); err != nil {
+			return nil, glovebox.Errorf(glovebox.CodeInvalid, "restore the file, or make it anew with --update-lock",
+				"line %d of the lock file names no package that %s can be asked for", number, l.Tool)
+		}
+		list = append(list, l)
 	}
 	return list, nil
+}
+
+// check refuses what a tool would take for something else than a package. A lock file comes with a recipe, from whoever made
+// that: pip, say, runs what an address in it leads to. npm is asked for nothing that is in a lock file.
+func (l Locked) check() error {
+	switch l.Tool {
+	case "apt":
+		return CheckPackage(l.Tool, l.Name+"="+l.Version)
+	case "pip":
+		return CheckPackage(l.Tool, l.Name+"=="+l.Version)
+	}
+	return nil
 }
 
 // FormatLock writes a lock file.

@@ -389,7 +389,7 @@ func (c *child) fence() syscall.Errno {
 		return e
 	}
 	c.failed.step = stepFilter
-	if c.kernel || c.guest {
+	if c.kernel {
 		return c.limitFiles()
 	}
 	notes, _, e := syscall.RawSyscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, c.filterFlag,

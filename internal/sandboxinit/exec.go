@@ -265,7 +265,7 @@ func (s *sandbox) newChild(e *wire.Exec, p *pipes, cgroups []*os.File) *child {
 		c.cgroups = append(c.cgroups, s.guest.tasks)
 	}
 	if c.kernel || c.guest {
-		// Its fence is what the kernel is, and what is around that.
+		// The fence of the one is of its own making; that of the other is the one, which has no notifications.
 	} else if !c.template {
 		c.filterFlag = unix.SECCOMP_FILTER_FLAG_NEW_LISTENER
 	} else if !s.single {

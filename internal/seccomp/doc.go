@@ -24,6 +24,12 @@ var amd64Template string
 //go:embed arm64-template.bpf
 var arm64Template string
 
+//go:embed amd64-guest.bpf
+var amd64Guest string
+
+//go:embed arm64-guest.bpf
+var arm64Guest string
+
 // Filter returns the system call filter for programs of an architecture, "amd64" or "arm64", as an array of struct
 // sock_filter: what seccomp(SECCOMP_SET_MODE_FILTER) takes, with a length of len/8. The caller owns it.
 func Filter(goarch string) ([]byte, error) {
@@ -44,6 +50,17 @@ func Template(goarch string) ([]byte, error) {
 		return []byte(amd64Template), nil
 	case "arm64":
 		return []byte(arm64Template), nil
+	}
+	return nil, fmt.Errorf("no system call filter for %q", goarch)
+}
+
+// Guest is Filter for a program on a kernel in user space: it refuses namespaces and mounts alone.
+func Guest(goarch string) ([]byte, error) {
+	switch goarch {
+	case "amd64":
+		return []byte(amd64Guest), nil
+	case "arm64":
+		return []byte(arm64Guest), nil
 	}
 	return nil, fmt.Errorf("no system call filter for %q", goarch)
 }

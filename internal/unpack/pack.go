@@ -12,14 +12,9 @@ import (
 
 // Pack writes a folder as an archive: its folders, regular files and symbolic links, each beneath prefix. It follows no link
 // and fails at anything else.
-func Pack(ctx context.Context, to io.Writer, dir, prefix string) error {
-	root, err := os.OpenRoot(dir)
-	if err != nil {
-		return err
-	}
-	defer root.Close()
+func Pack(ctx context.Context, to io.Writer, root *os.Root, prefix string) error {
 	w := tar.NewWriter(to)
-	err = fs.WalkDir(root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
+	err := fs.WalkDir(root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
 		if err == nil {
 			err = ctx.Err()
 		}

@@ -57,8 +57,8 @@ type Setup struct {
 	// What is built for the latter is then at ImageDir of another root, which has a whole /proc, the devices, Beside and
 	// Config at ConfigPath. What is executed there keeps init's rights over the sandbox's own namespaces.
 	Kernel bool
-	// Guest says that init is the first process of such a kernel: what it would build is there. It makes no namespaces and
-	// installs no filter, for those that count are around the kernel.
+	// Guest says that init is the first process of such a kernel: what it would build is there. It makes no namespaces,
+	// for those that count are around the kernel.
 	Guest bool
 
 	Beside  []Mount // shown beside ImageDir

@@ -38,6 +38,9 @@ func Filter(goarch string) ([]byte, error) { return build(goarch, rules()) }
 // what a template makes sandboxes with is not refused, and no call is looked at closer.
 func Template(goarch string) ([]byte, error) { return build(goarch, templateRules()) }
 
+// Guest is Filter for a program on a kernel in user space, which is its fence: it refuses namespaces and mounts alone.
+func Guest(goarch string) ([]byte, error) { return build(goarch, guestRules()) }
+
 func build(goarch string, all ruleset) ([]byte, error) {
 	program, err := assemble(goarch, all)
 	if err != nil {
@@ -117,7 +120,7 @@ func assemble(goarch string, all ruleset) ([]bpf.Instruction, error) {
 	p.JmpIfTrue(bpf.JumpGreaterThan, last, beyond)
 	search(&p, spans)
 	p.SetLabel(beyond)
-	if goarch == "amd64" {
+	if goarch == "amd64" && !all.mild {
 		unknown := p.NewLabel()
 		p.JmpIfTrue(bpf.JumpBitsSet, bitNegative, unknown)
 		p.JmpIfTrue(bpf.JumpBitsNotSet, bitX32, unknown)

@@ -392,7 +392,7 @@ func TestCarried(t *testing.T) {
 	for _, kind := range []struct {
 		suffix         string
 		build, carried func(string) ([]byte, error)
-	}{{".bpf", Filter, seccomp.Filter}, {"-template.bpf", Template, seccomp.Template}} {
+	}{{".bpf", Filter, seccomp.Filter}, {"-template.bpf", Template, seccomp.Template}, {"-guest.bpf", Guest, seccomp.Guest}} {
 		for _, goarch := range []string{"amd64", "arm64"} {
 			want, err := kind.build(goarch)
 			if err != nil {
@@ -435,6 +435,27 @@ func TestTemplate(t *testing.T) {
 			a, b := strict.ask(t, audit, uint32(number)), wide.ask(t, audit, uint32(number))
 			if makes := slices.Contains(strings.Fields(templateCalls), name); makes != (a != b) {
 				t.Errorf("%s %s: %s for programs, %s for templates", goarch, name, a, b)
+			}
+		}
+	}
+}
+
+// TestGuest holds the filter of programs on a kernel in user space against that of other programs: it refuses as that does
+// what makes namespaces and mounts, and nothing else that there is.
+func TestGuest(t *testing.T) {
+	for goarch, audit := range map[string]uint32{"amd64": auditAMD64, "arm64": auditARM64} {
+		raw, err := seccomp.Guest(goarch)
+		if err != nil {
+			t.Fatal(err)
+		}
+		strict, wide := newVM(t, goarch), newVMOf(t, goarch, raw)
+		for number, name := range strict.info.SyscallNumbers {
+			got, want := wide.ask(t, audit, uint32(number)), "allow"
+			if slices.Contains(strings.Fields(guestCalls), name) {
+				want = fmt.Sprint(strict.ask(t, audit, uint32(number)))
+			}
+			if fmt.Sprint(got) != want {
+				t.Errorf("%s %s: %s, want %s", goarch, name, got, want)
 			}
 		}
 	}

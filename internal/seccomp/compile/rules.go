@@ -87,9 +87,10 @@ func refusals() []refusal {
 type ruleset struct {
 	refused []refusal
 	judged  []condition
+	mild    bool // numbers of x32 are refused as unknown ones are
 }
 
-func rules() ruleset { return ruleset{refusals(), conditions()} }
+func rules() ruleset { return ruleset{refused: refusals(), judged: conditions()} }
 
 // templateCalls are the calls by which a template makes sandboxes, and by which the init of one takes hold of its program.
 const templateCalls = "mount umount2 pivot_root open_tree move_mount fsopen fsconfig fsmount mount_setattr unshare clone3 " +
@@ -103,6 +104,28 @@ func templateRules() ruleset {
 		})
 		one.calls = strings.Join(calls, " ")
 		r.refused = append(r.refused, one)
+	}
+	return r
+}
+
+// guestCalls are those that a program on a kernel in user space may not make: that kernel lets anybody be root of a user
+// namespace and mount file systems there, which no limit of the run but that of memory would bound.
+const guestCalls = "mount umount2 pivot_root chroot open_tree open_tree_attr move_mount fsopen fsconfig fsmount fspick " +
+	"mount_setattr unshare setns clone3"
+
+func guestRules() ruleset {
+	r := ruleset{mild: true} // such a kernel has none of x32
+	for _, one := range refusals() {
+		calls := slices.DeleteFunc(strings.Fields(one.calls), func(call string) bool {
+			return !slices.Contains(strings.Fields(guestCalls), call)
+		})
+		one.calls = strings.Join(calls, " ")
+		r.refused = append(r.refused, one)
+	}
+	for _, c := range conditions() {
+		if c.call == "clone" {
+			r.judged = append(r.judged, c)
+		}
 	}
 	return r
 }
