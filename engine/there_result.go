@@ -167,8 +167,8 @@ func (r *run) fetch(ctx context.Context, t *there, res *glovebox.Result) {
 	left, seen := int64(r.decision.Grant.Limits.Disk), map[string]bool{}
 	for i, a := range t.res.Artifacts {
 		why := ""
-		switch left -= a.Bytes; {
-		case i >= int(r.decision.Grant.Limits.Files) || a.Bytes < 0 || left < 0:
+		switch {
+		case i >= int(r.decision.Grant.Limits.Files) || a.Bytes < 0 || a.Bytes > left:
 			why = "there is more than the limits of the run allow"
 		case !fs.ValidPath(a.Path) || sentence(a.Path) != a.Path || seen[a.Path]:
 			why = "its path is none"
@@ -176,6 +176,7 @@ func (r *run) fetch(ctx context.Context, t *there, res *glovebox.Result) {
 			why = "there was no time to fetch it"
 		default:
 			seen[a.Path] = true
+			left -= a.Bytes
 			n, sha, err := r.fetchOne(ctx, batch.Put, t.res.ID, a)
 			if err != nil {
 				r.cfg.Log.Error("fetch an output", "id", r.id, "err", err)
