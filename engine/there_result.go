@@ -172,9 +172,8 @@ func (r *run) fetch(ctx context.Context, t *there, res *glovebox.Result) {
 				Fault: glovebox.FaultGlovebox})
 			break
 		}
-		left -= max(a.Bytes, 0) // what is said to be less than nothing makes no room
 		switch {
-		case a.Bytes < 0 || left < 0:
+		case a.Bytes < 0 || a.Bytes > left: // less than nothing makes no room
 			why = "there is more than the limits of the run allow"
 		case !fs.ValidPath(a.Path) || sentence(a.Path) != a.Path || seen[a.Path]:
 			why = "its path is none"
@@ -182,6 +181,7 @@ func (r *run) fetch(ctx context.Context, t *there, res *glovebox.Result) {
 			why = "there was no time to fetch it"
 		default:
 			seen[a.Path] = true
+			left -= a.Bytes
 			n, sha, err := r.fetchOne(ctx, batch.Put, t.res.ID, a)
 			if err != nil {
 				r.cfg.Log.Error("fetch an output", "id", r.id, "err", err)

@@ -318,7 +318,7 @@ func TestRemoteLosesThings(t *testing.T) {
 		if err == nil {
 			// A size below zero makes no room for another.
 			res.Artifacts = append(res.Artifacts, glovebox.Artifact{Path: "../up", Bytes: 1}, res.Artifacts[1],
-				glovebox.Artifact{Path: "less", Bytes: -1 << 60}, glovebox.Artifact{Path: "huge", Bytes: 1 << 50})
+				glovebox.Artifact{Path: "less than nothing", Bytes: -1 << 50}, glovebox.Artifact{Path: "huge", Bytes: 1 << 50})
 			res.StderrBytes = 7 // which there is not
 			res.Posture["\x1b[2J"] = strings.Repeat("x", 1<<20)
 			res.Reason = "\u202e"
@@ -341,7 +341,8 @@ func TestRemoteLosesThings(t *testing.T) {
 	if !strings.Contains(res.Reason, "not all that the program printed came back") || strings.Contains(res.Reason, "\u202e") {
 		t.Errorf("reason %q", res.Reason)
 	}
-	if len(res.Artifacts) != 1 || res.Artifacts[0].Path != "good" || len(res.Skipped) != 5 {
+	if len(res.Artifacts) != 1 || res.Artifacts[0].Path != "good" || len(res.Skipped) != 5 ||
+		res.Skipped[4].Reason != "there is more than the limits of the run allow" {
 		t.Errorf("artifacts %v, skipped %v", res.Artifacts, res.Skipped)
 	}
 	if len(res.Posture["?[2J"]) != maxToldWord {

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -231,14 +229,10 @@ func (s *sandbox) releaseIDs(context.Context) error {
 func (s *sandbox) Exec(ctx context.Context, cmd driver.Command) (driver.Process, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, errors.New("the program did not start in 30 s"))
 	defer cancel()
-	switch {
-	case len(cmd.Argv) == 0 || cmd.Argv[0] == "":
-		return nil, errors.New("execute: no program named")
-	case slices.ContainsFunc(slices.Concat(cmd.Argv, cmd.Env, []string{cmd.Dir}), func(s string) bool {
-		return strings.ContainsRune(s, 0)
-	}):
-		return nil, errors.New("execute: a word, a variable or the folder has a zero in it")
-	case len(cmd.Files) > 0:
+	if err := cmd.Check(); err != nil {
+		return nil, err
+	}
+	if len(cmd.Files) > 0 {
 		return nil, errors.New("execute: a program under runsc is given no descriptors of the host")
 	}
 	var first []*os.File
@@ -265,17 +259,10 @@ func (s *sandbox) Exec(ctx context.Context, cmd driver.Command) (driver.Process,
 		go feed(p.stdin, cmd.Stdin)
 	}
 	p.released = time.Now()
-	if err := s.guest().Send(wire.Message{Go: &wire.Go{}}); err != nil {
+	if err := p.kernel.guest.Send(wire.Message{Go: &wire.Go{}}); err != nil {
 		return nil, errors.Join(fmt.Errorf("execute: %w", err), p.abort(ctx))
 	}
 	return p, nil
-}
-
-// guest is the link to the kernel's first process, which Kill leaves in place.
-func (s *sandbox) guest() *hostside.Link {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.kernel.guest
 }
 
 // renew boots another kernel where an earlier program's was ended with it.

@@ -74,7 +74,7 @@ func (d *Driver) launch(ctx context.Context, id string, limits glovebox.Limits, 
 	m.qmp = newQMP(control)
 	port, err := files.socket("port")
 	if err != nil {
-		return nil, errors.Join(err, control.Close())
+		return nil, err
 	}
 	m.link = guestlink.New(port, nil)
 	if of.state != nil {
@@ -139,8 +139,12 @@ func (m *machine) close(ctx context.Context) error {
 		var undo cleanup.Stack
 		undo.Push("wait for what reads from the machine", func(context.Context) error { m.work.Wait(); return nil })
 		undo.Push("close the machine's sockets", func(context.Context) error {
-			_ = m.qmp.conn.Close() // either may have ended
-			_ = m.link.Close()
+			if m.qmp != nil { // neither is there where descriptors ran out
+				_ = m.qmp.conn.Close() // either may have ended
+			}
+			if m.link != nil {
+				_ = m.link.Close()
+			}
 			return nil
 		})
 		if m.jail != nil {

@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"glovebox/driver"
 )
 
 // fakeQEMU answers each line by what script says of it; a nil script says nothing.
@@ -124,4 +126,12 @@ func FuzzQMP(f *testing.F) {
 		_ = q.greet(context.Background())
 		_ = q.do(context.Background(), "query-status", nil, new(struct{ Status string }))
 	})
+}
+
+// TestAbandonUnmade: a machine of which nothing could be made, for want of descriptors say, is closed like any other.
+func TestAbandonUnmade(t *testing.T) {
+	why := errors.New("too many open files")
+	if err := new(machine).abandon(t.Context(), why); !errors.Is(err, why) || errors.Is(err, driver.ErrLeftBehind) {
+		t.Errorf("%v", err)
+	}
 }

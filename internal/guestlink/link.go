@@ -15,6 +15,7 @@ import (
 	"io"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // The kinds of frames.
@@ -51,7 +52,7 @@ type Link struct {
 	serving sync.WaitGroup
 	served  chan struct{} // a place for each call that is being served
 
-	sending sync.Mutex
+	sending chan struct{} // held by whoever writes a frame
 
 	distrust atomic.Bool
 
@@ -64,7 +65,7 @@ type Link struct {
 
 // New makes one end over conn, which it takes over. handler is nil for the end that only calls.
 func New(conn io.ReadWriteCloser, handler Handler) *Link {
-	l := &Link{conn: conn, handler: handler, served: make(chan struct{}, maxServed),
+	l := &Link{conn: conn, handler: handler, served: make(chan struct{}, maxServed), sending: make(chan struct{}, 1),
 		calls: map[uint32]chan []byte{}, readers: map[uint32]*Reader{}, writers: map[uint32]*Writer{}}
 	l.life, l.end = context.WithCancelCause(context.Background())
 	return l
@@ -116,22 +117,59 @@ func (l *Link) wake() {
 	}
 }
 
-// send writes one frame.
-func (l *Link) send(kind byte, id uint32, body []byte) error {
+// How long the driver's end waits for so many bytes to be taken. An agent reads always, whatever runs in its machine: one
+// that does not is not what it was, and must not keep the driver from ending the machine.
+const (
+	stallLimit = 10 * time.Second
+	stallPiece = 64 << 10
+)
+
+var errStalled = errors.New("the other end does not read")
+
+// send writes one frame. When ctx ends before it is written whole the link ends, if it was begun.
+func (l *Link) send(ctx context.Context, kind byte, id uint32, body []byte) error {
 	b := make([]byte, headSize, headSize+len(body))
 	b[0] = kind
 	binary.LittleEndian.PutUint32(b[1:], id)
 	binary.LittleEndian.PutUint32(b[5:], uint32(len(body)))
 	b = append(b, body...)
-	l.sending.Lock()
-	defer l.sending.Unlock()
+	select {
+	case l.sending <- struct{}{}:
+		defer func() { <-l.sending }()
+	case <-l.life.Done():
+	case <-ctx.Done():
+	}
 	if l.life.Err() != nil {
 		return context.Cause(l.life)
 	}
-	if _, err := l.conn.Write(b); err != nil {
-		err = fmt.Errorf("send: %w", err)
-		l.fail(err) // a frame that is cut off makes nonsense of all that follow
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	stop := context.AfterFunc(ctx, func() { l.fail(fmt.Errorf("send: %w", context.Cause(ctx))) })
+	defer stop()
+	if err := l.write(b); err != nil {
+		l.fail(fmt.Errorf("send: %w", err)) // a frame that is cut off makes nonsense of all that follow
+		return context.Cause(l.life)
+	}
+	return nil
+}
+
+// write writes all of b. The driver's end gives up when the other does not take it; the agent's does not, for whom time may
+// stand still and then jump.
+func (l *Link) write(b []byte) error {
+	if l.handler != nil {
+		_, err := l.conn.Write(b)
 		return err
+	}
+	stalled := time.AfterFunc(stallLimit, func() { l.fail(errStalled) })
+	defer stalled.Stop()
+	for len(b) > 0 {
+		n, err := l.conn.Write(b[:min(len(b), stallPiece)])
+		if err != nil {
+			return err
+		}
+		b = b[n:]
+		stalled.Reset(stallLimit)
 	}
 	return nil
 }
@@ -243,7 +281,7 @@ func (l *Link) serve(id uint32, body []byte) error {
 		defer func() { <-l.served }()
 		result, err := l.handler(l.life, method, args)
 		// A link that has ended needs no answer.
-		_ = l.send(kindAnswer, id, encodeAnswer(result, err))
+		_ = l.send(context.Background(), kindAnswer, id, encodeAnswer(result, err))
 	})
 	return nil
 }
@@ -270,7 +308,13 @@ func (l *Link) Call(ctx context.Context, method string, in, out any) error {
 	id := l.next
 	l.calls[id] = call
 	l.mu.Unlock()
-	if err := l.send(kindCall, id, body); err != nil {
+	if err := l.send(ctx, kindCall, id, body); err != nil {
+		l.mu.Lock()
+		delete(l.calls, id)
+		l.mu.Unlock()
+		if l.life.Err() == nil {
+			return fmt.Errorf("%s: %w", method, err) // given up before anything was sent
+		}
 		return fmt.Errorf("%s: %w", method, &EndedError{err})
 	}
 	select {

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -81,15 +82,15 @@ func TestCalls(t *testing.T) {
 func TestCallGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		answer := make(chan struct{})
+		ctx, cancel := context.WithCancelCause(context.Background())
+		gone := errors.New("gone")
 		host, _ := pair(t, func(_ context.Context, method string, _ []byte) (any, error) {
 			if method == "slow" {
+				cancel(gone)
 				<-answer
 			}
 			return method, nil
 		})
-		ctx, cancel := context.WithCancelCause(context.Background())
-		gone := errors.New("gone")
-		cancel(gone)
 		if err := host.Call(ctx, "slow", nil, nil); !errors.Is(err, gone) {
 			t.Errorf("given up: %v", err)
 		}
@@ -99,6 +100,44 @@ func TestCallGivenUp(t *testing.T) {
 			t.Errorf("the next = %q, %v", got, err)
 		}
 	})
+}
+
+// TestNobodyReads: an end that does not read keeps nobody who calls longer than they wait, nor anybody else for ever.
+func TestNobodyReads(t *testing.T) {
+	for name, c := range map[string]struct {
+		ahead bool // somebody else is sending
+		ends  bool // whether that the caller gives up ends the link
+	}{"in the middle of a frame": {false, true}, "behind another": {true, false}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a, _ := net.Pipe()
+				host := New(a, nil)
+				var running sync.WaitGroup
+				running.Go(func() { _ = host.Run() })
+				if c.ahead {
+					w := host.Writer()
+					host.mu.Lock()
+					w.room = window // which the other end granted before
+					host.mu.Unlock()
+					running.Go(func() { _, _ = w.Write(make([]byte, window)) })
+					synctest.Wait()
+				}
+				gone, began := errors.New("gone"), time.Now()
+				ctx, cancel := context.WithTimeoutCause(t.Context(), time.Second, gone)
+				defer cancel()
+				if err := host.Call(ctx, "x", nil, nil); !errors.Is(err, gone) || time.Since(began) != time.Second {
+					t.Errorf("after %v: %v", time.Since(began), err)
+				}
+				if host.Alive() == c.ends {
+					t.Errorf("alive: %v", host.Alive())
+				}
+				running.Wait()
+				if since := time.Since(began); c.ahead && since != stallLimit {
+					t.Errorf("who waits for nothing ended after %v", since)
+				}
+			})
+		})
+	}
 }
 
 // TestStream: all arrives in order, however slowly it is read, and nobody else waits for whoever does not read.

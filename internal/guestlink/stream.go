@@ -1,6 +1,7 @@
 package guestlink
 
 import (
+	"context"
 	"encoding/binary"
 	"fmt"
 	"io"
@@ -44,7 +45,7 @@ func (l *Link) ReaderOf(id uint32) (*Reader, error) {
 
 // grant lets the other end send so many bytes more.
 func (r *Reader) grant(n int) error {
-	return r.link.send(kindCredit, r.id, binary.LittleEndian.AppendUint32(nil, uint32(n)))
+	return r.link.send(context.Background(), kindCredit, r.id, binary.LittleEndian.AppendUint32(nil, uint32(n)))
 }
 
 // ID is the stream's number.
@@ -111,7 +112,7 @@ func (r *Reader) Close() error {
 	r.ready.Broadcast()
 	l.mu.Unlock()
 	if tell {
-		return l.send(kindStop, r.id, nil)
+		return l.send(context.Background(), kindStop, r.id, nil)
 	}
 	return nil
 }
@@ -171,7 +172,7 @@ func (w *Writer) Write(b []byte) (int, error) {
 		if err != nil {
 			return written, err
 		}
-		if err := w.link.send(kindData, w.id, b[written:written+n]); err != nil {
+		if err := w.link.send(context.Background(), kindData, w.id, b[written:written+n]); err != nil {
 			return written, err
 		}
 		written += n
@@ -205,7 +206,7 @@ func (w *Writer) Close() error {
 	w.ready.Broadcast()
 	l.mu.Unlock()
 	if tell {
-		return l.send(kindEnd, w.id, nil)
+		return l.send(context.Background(), kindEnd, w.id, nil)
 	}
 	return nil
 }

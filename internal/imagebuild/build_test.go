@@ -360,6 +360,6 @@ func TestToolsLeadNowhere(t *testing.T) {
 	}
 	// The session is the sixth field of proc(5)'s stat.
 	if _, err := w.fetch.run(t.Context(), "/", "", nil, "/bin/sh", "-c", `[ "$(cut -d' ' -f6 /proc/$$/stat)" = $$ ]`); err != nil {
-		t.Errorf("it is in this session: %v", err)
+		t.Errorf("it leads no session of its own: %v", err)
 	}
 }
