@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -224,6 +225,10 @@ func (t *template) Fork(ctx context.Context, spec driver.Spec) (driver.HeldSandb
 	if l.Memory > copyMemory || onDisk(l) || max(1, l.CPUs) > float64(t.shape.cpus) {
 		return nil, glovebox.Errorf(glovebox.CodeUnavailable, "start such runs cold",
 			"a clone has %v of memory at most, its workspace in memory, and as many CPUs as its template", copyMemory)
+	}
+	if rel, err := filepath.Rel(t.spec.Inputs, spec.Inputs); spec.Inputs != "" &&
+		(t.spec.Inputs == "" || err != nil || rel == "." || !filepath.IsLocal(rel)) {
+		return nil, errors.New("clone machine: the folder of inputs is not below that of the template")
 	}
 	s := &sandbox{driver: d, spec: spec, hold: &t.hold, kernel: t.found.version, late: true, room: copyMemory, of: t}
 	if err := t.begin(s); err != nil {
