@@ -57,11 +57,11 @@ func processes(proc, run string) []process {
 
 // inGroup reports whether one of the paths of /proc/PID/cgroup has a folder that is named after a run: by its id, or
 // by its id and
-// what a driver adds behind a dash.
+// what a driver adds behind a dash or an underscore.
 func inGroup(groups, run string) bool {
 	for line := range strings.Lines(groups) {
 		for folder := range strings.SplitSeq(strings.TrimSuffix(line, "\n"), "/") {
-			if rest, ok := strings.CutPrefix(folder, run); ok && (rest == "" || rest[0] == '-' || rest[0] == ' ') {
+			if rest, ok := strings.CutPrefix(folder, run); ok && (rest == "" || strings.ContainsRune("-_ ", rune(rest[0]))) {
 				return true
 			}
 		}

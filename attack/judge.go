@@ -43,9 +43,14 @@ func (l *laboratory) judge(out Outcome, o *observed, found []string) Outcome {
 	for _, leak := range leaks(l.secrets, o.words()) {
 		found = append(found, "in what came out: "+leak)
 	}
-	limit := o.result.Limits.Wall
-	if slack := 10 * time.Second; limit > 0 && o.took > limit+slack {
-		found = append(found, fmt.Sprintf("it returned after %v, with a limit of %v", o.took.Round(time.Millisecond), limit))
+	limit, took := o.result.Limits.Wall, o.took // the clock counts from the program's start
+	for _, before := range []*int64{o.result.Usage.QueueMS, o.result.Usage.StartMS} {
+		if before != nil {
+			took -= time.Duration(*before) * time.Millisecond
+		}
+	}
+	if slack := 10 * time.Second; limit > 0 && took > limit+slack {
+		found = append(found, fmt.Sprintf("it returned after %v, with a limit of %v", took.Round(time.Millisecond), limit))
 	}
 	out.Reason = p.unfinished(o)
 	if p.then != nil && out.Reason == "" {
