@@ -80,6 +80,8 @@ type Image interface {
 	Env() []string
 	// Modules are what is worth loading before a Python program that names one of them.
 	Modules() []string
+	// Forks tells whether its Python may be the template of others on this machine's own kernel.
+	Forks() bool
 }
 
 // Engine implements glovebox.Service. It is safe for concurrent use.

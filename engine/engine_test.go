@@ -45,6 +45,7 @@ func (i fakeImage) Report() glovebox.Image {
 }
 
 func (fakeImage) Env() []string { return nil }
+func (fakeImage) Forks() bool   { return true }
 func (i fakeImage) Modules() []string {
 	return slices.DeleteFunc(slices.Clone(i.packages), func(m string) bool { return m == "scipy" })
 }

@@ -106,10 +106,13 @@ func (w *ready) kind(d driver.Warmer, tenant, lang string, cmd driver.Command, c
 			hold.Modules, hold.Memory = slices.Concat(baseModules, data), dataMemory
 		}
 	}
+	// On a kernel of its own whoever makes the copies is within the same boundary as they.
+	forks := w.forks && lang == "python" && g.Trust != glovebox.TrustHostile &&
+		(image.Forks() || d.Isolation() != glovebox.IsolationProcess)
 	identity := image.Identity()
 	name, _, _ := strings.Cut(identity, "@")
 	return lease.Kind{Driver: d, Tenant: tenant, Trust: g.Trust, Image: name, Identity: identity, Root: image.Root(),
-		Limits: w.limits, Hold: hold, Fork: w.forks && lang == "python" && g.Trust != glovebox.TrustHostile}
+		Limits: w.limits, Hold: hold, Fork: forks}
 }
 
 // serves tells whether a sandbox that was made before could be just what a request asks for: its interpreter was started

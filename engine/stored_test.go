@@ -94,6 +94,30 @@ func TestChangedImage(t *testing.T) {
 	}
 }
 
+// TestStrangersImagesAreNotForked: an interpreter that a stranger made is held behind the fence of programs and never makes
+// sandboxes of others on this machine's kernel.
+func TestStrangersImagesAreNotForked(t *testing.T) {
+	w := &ready{forks: true}
+	for name, c := range map[string]struct {
+		settings image.Settings
+		rung     glovebox.Isolation
+		want     bool
+	}{
+		"a stranger's":                    {image.Settings{}, "process", false},
+		"the distribution's":              {image.Settings{Distribution: true}, "process", true},
+		"a stranger's, kernel of its own": {image.Settings{}, "microvm", true},
+	} {
+		im, err := image.Unpacked("tools", t.TempDir(), "sha256:00", c.settings)
+		if err != nil {
+			t.Fatal(err)
+		}
+		k := w.kind(&drivertest.Fake{Rung: c.rung}, "local", "python", driver.Command{}, "", glovebox.Grant{Trust: "model"}, im)
+		if k.Fork != c.want {
+			t.Errorf("%s: %v", name, k.Fork)
+		}
+	}
+}
+
 // TestImageHeld: an engine without a pool lets go of an image with the run; one with a pool while sandboxes may show it.
 func TestImageHeld(t *testing.T) {
 	dir := t.TempDir()

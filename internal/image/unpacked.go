@@ -26,6 +26,8 @@ type Settings struct {
 	Env []string
 	// Modules are Python modules that are worth loading beforehand where a program names one.
 	Modules []string
+	// Distribution says that its programs are packages of the distribution's, as the host's are, and nobody else's.
+	Distribution bool
 }
 
 // Bounds of Settings.
@@ -111,6 +113,10 @@ func Unpacked(name, dir, digest string, settings Settings) (*Image, error) {
 	}
 	return im, nil
 }
+
+// Forks tells whether the image's Python may be the template of others. A template makes sandboxes: it is fenced less than a
+// program is, lives on from run to run, and sees the inputs of its copies. That is no place for an interpreter of a stranger's.
+func (im *Image) Forks() bool { return im.isHost() || im.settings.Distribution }
 
 // usualModules are what of the host's Python is loaded before a program that names one of them, as far as it is there.
 var usualModules = []string{"numpy", "pandas", "openpyxl", "matplotlib"}

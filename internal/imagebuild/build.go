@@ -90,7 +90,9 @@ type work struct {
 	tree    *unpack.Tree
 	env     map[string]string
 	modules []string
-	fetch   *fetcher
+	// distribution says that all programs that the base has are the distribution's.
+	distribution bool
+	fetch        *fetcher
 }
 
 func (w *work) build(ctx context.Context) (s image.Settings, err error) {
@@ -113,7 +115,9 @@ func (w *work) build(ctx context.Context) (s image.Settings, err error) {
 	if modules == nil {
 		modules = w.modules
 	}
-	return image.NewSettings(w.env, modules)
+	s, err = image.NewSettings(w.env, modules)
+	s.Distribution = w.distribution && len(w.recipe.Pip) == 0
+	return s, err
 }
 
 // folder makes the folder for what is fetched. It is not in the store, which nobody else can reach.
@@ -159,6 +163,7 @@ func (w *work) base(ctx context.Context) error {
 	if err := w.took("apt", list); err != nil {
 		return err
 	}
+	w.distribution = true
 	inputs := filepath.Join(w.fetch.dir, "inputs")
 	if err := errors.Join(os.Mkdir(inputs, 0o755), os.Rename(d.dir, filepath.Join(inputs, "debs")),
 		os.WriteFile(filepath.Join(inputs, "essential"), lines(d.essential), 0o644),
@@ -188,7 +193,7 @@ func (w *work) over(ctx context.Context) error {
 		name, value, _ := strings.Cut(v, "=")
 		w.env[name] = value
 	}
-	w.modules = used.Modules()
+	w.modules, w.distribution = used.Modules(), used.Forks()
 	tree, err := os.OpenRoot(used.Tree())
 	if err != nil {
 		return fmt.Errorf("open the base: %w", err)

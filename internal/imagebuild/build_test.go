@@ -176,7 +176,7 @@ func builder(t *testing.T, env ...string) (*Builder, *imagestore.Store) {
 	t.Cleanup(func() { livefolder.RemoveTree(filepath.Join(dir, "images")) })
 	s := imagestore.New(imagestore.Config{Dir: filepath.Join(dir, "images")})
 	_, err := s.Add(t.Context(), "base", "test", false, func(_ context.Context, tree *unpack.Tree, _ string) (image.Settings, error) {
-		return image.Settings{Env: []string{"A=base", "B=base"}, Modules: []string{"m"}}, errors.Join(tree.Put("/usr/bin/python3.11", []byte("x"), true),
+		return image.Settings{Env: []string{"A=base", "B=base"}, Modules: []string{"m"}, Distribution: true}, errors.Join(tree.Put("/usr/bin/python3.11", []byte("x"), true),
 			tree.Symlink("/usr/bin/python3", "python3.11"))
 	})
 	if err != nil {
@@ -207,8 +207,8 @@ func TestBuildOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer u.Close()
-	if d := cmp.Diff([]string{"A=base", "B=own"}, u.Env()); d != "" || !cmp.Equal(u.Modules(), []string{"m"}) {
-		t.Error(d, u.Modules())
+	if d := cmp.Diff([]string{"A=base", "B=own"}, u.Env()); d != "" || !cmp.Equal(u.Modules(), []string{"m"}) || !u.Forks() {
+		t.Error(d, u.Modules(), u.Forks())
 	}
 	if info, err := os.Stat(filepath.Join(u.Tree(), "opt/x")); err != nil || info.Mode() != 0o555 {
 		t.Error(info, err)
@@ -265,6 +265,9 @@ func TestPip(t *testing.T) {
 	defer u.Close()
 	if _, err := os.Stat(filepath.Join(u.Tree(), "usr/local/lib/python3.11/dist-packages/demo_pkg/__init__.py")); err != nil {
 		t.Error(err)
+	}
+	if u.Forks() {
+		t.Error("an image with a wheel is taken for the distribution's alone")
 	}
 	if _, _, err := b.Build(t.Context(), "with", "test", r, fetched, false); err != nil {
 		t.Errorf("locked: %v", err)

@@ -21,6 +21,9 @@ const manifestHead = "glovebox image 1"
 func encode(settings image.Settings, entries []unpack.Entry) []byte {
 	var b bytes.Buffer
 	fmt.Fprintln(&b, manifestHead)
+	if settings.Distribution {
+		fmt.Fprintln(&b, "distribution")
+	}
 	for _, v := range settings.Env {
 		fmt.Fprintf(&b, "env %q\n", v)
 	}
@@ -60,6 +63,9 @@ func settingsOf(manifest []byte) (s image.Settings, err error) {
 	_, err = walk(manifest, func(word, rest string) (bool, error) {
 		value, err := strconv.Unquote(rest)
 		switch {
+		case word == "distribution" && rest == "":
+			s.Distribution = true
+			return true, nil
 		case word != "env" && word != "preimport":
 			return false, nil
 		case err != nil:
@@ -77,7 +83,7 @@ func settingsOf(manifest []byte) (s image.Settings, err error) {
 // entriesOf reads the entries of a manifest.
 func entriesOf(manifest []byte) (list []unpack.Entry, err error) {
 	whole, err := walk(manifest, func(word, rest string) (bool, error) {
-		if word == "env" || word == "preimport" {
+		if word == "env" || word == "preimport" || word == "distribution" {
 			return true, nil
 		}
 		e, err := entryOf(word, rest)

@@ -317,6 +317,7 @@ func TestManifest(t *testing.T) {
 	}
 	entries := []unpack.Entry{{Path: "/a", Kind: unpack.Folder}, {Path: `/a/"é`, Kind: unpack.Regular, Executable: true, Size: 3, SHA256: [32]byte{1}},
 		{Path: "/l x", Kind: unpack.Link, Target: "a\nb \""}}
+	settings.Distribution = true
 	text := encode(settings, entries)
 	gotSettings, err := settingsOf(text)
 	if d := cmp.Diff(settings, gotSettings); d != "" || err != nil {
