@@ -296,7 +296,8 @@ func (f *fetcher) pip(ctx context.Context, python string, packages []string, loc
 	return kept, list, nil
 }
 
-// npm fetches Node modules with all that they need; their own scripts are not run. What it returns is from the tools' folder on.
+// npm fetches Node modules with all that they need; their own scripts are not run. What it returns is from the tools' folder
+// on.
 func (f *fetcher) npm(ctx context.Context, packages []string) (string, []Locked, error) {
 	const fix = "check npm's configuration and the names: `npm ping`"
 	dir, err := f.own("npm")
