@@ -115,7 +115,8 @@ func Unpacked(name, dir, digest string, settings Settings) (*Image, error) {
 }
 
 // Forks tells whether the image's Python may be the template of others. A template makes sandboxes: it is fenced less than a
-// program is, lives on from run to run, and sees the inputs of its copies. That is no place for an interpreter of a stranger's.
+// program is, lives on from run to run, and sees the inputs of its copies. That is no place for an interpreter of a
+// stranger's.
 func (im *Image) Forks() bool { return im.isHost() || im.settings.Distribution }
 
 // usualModules are what of the host's Python is loaded before a program that names one of them, as far as it is there.
