@@ -187,6 +187,14 @@ func TestNamesAreCounted(t *testing.T) {
 	}
 }
 
+// TestToldPosture: what a guest says of itself is taken as far as it prints and is no longer than what is to be said.
+func TestToldPosture(t *testing.T) {
+	p := told(glovebox.Posture{"user": "own block", "a\x1b[2J": "x", "b": "\u202e", "c": strings.Repeat("x", 513), "d": "\xff", "rung": "process"})
+	if d := cmp.Diff(glovebox.Posture{"guest_user": "own block"}, p); d != "" {
+		t.Error(d)
+	}
+}
+
 // TestSampleOnlyGrows: a guest that tells of less than before is not believed.
 func TestSampleOnlyGrows(t *testing.T) {
 	g := &fakeGuest{last: driver.Sample{CPU: time.Second, MemoryPeak: 100, OOMKills: 1, ProcessesPeak: 3, ForksRefused: 2}}

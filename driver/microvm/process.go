@@ -5,9 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"glovebox"
 	"glovebox/driver"
@@ -151,13 +155,19 @@ func (s *sandbox) posture(inside glovebox.Posture) glovebox.Posture {
 	for k, v := range s.machine.process.Posture() {
 		p["jail_"+k] = v
 	}
-	n := 0
+	maps.Copy(p, told(inside))
+	return p
+}
+
+// told is what a guest says, as far as an agent of ours could say it.
+func told(inside glovebox.Posture) glovebox.Posture {
+	unprintable := func(r rune) bool { return r == utf8.RuneError || !unicode.IsPrint(r) }
+	p, n := glovebox.Posture{}, 0
 	for k, v := range inside {
-		if n++; n > 64 || len(k) > 64 || len(v) > 512 {
-			continue // which no agent of ours says
+		if n++; n > 64 || len(k) > 64 || len(v) > 512 || strings.ContainsFunc(k+v, unprintable) || k == "rung" {
+			continue
 		}
 		p["guest_"+k] = v
 	}
-	delete(p, "guest_rung")
 	return p
 }

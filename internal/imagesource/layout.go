@@ -109,14 +109,14 @@ var layerNames = sync.OnceValue(func() *regexp.Regexp {
 })
 
 // keepsLayers tells an archive of layers from one of a root file system: by its names, up to the first that only the latter
-// has.
-func keepsLayers(ctx context.Context, f io.Reader) (bool, error) {
+// has, and within so many bytes.
+func keepsLayers(ctx context.Context, f io.Reader, most int64) (bool, error) {
 	from, err := decompress(&interruptible{ctx, f})
 	if err != nil {
 		return false, err
 	}
 	defer from.Close()
-	archive, some := tar.NewReader(from), false
+	archive, some := tar.NewReader(io.LimitReader(from, most)), false
 	for range maxFiles {
 		h, err := archive.Next()
 		switch {

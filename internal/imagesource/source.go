@@ -65,7 +65,7 @@ func Import(ctx context.Context, cfg Config, source string, tree *unpack.Tree, w
 	if rest, ok := strings.CutPrefix(source, registryScheme); ok {
 		img, done, err = pull(ctx, cfg, rest)
 	} else {
-		img, done, err = open(ctx, cfg, source, work)
+		img, done, err = open(ctx, cfg, source, work, int64(tree.Most()))
 	}
 	if done != nil {
 		defer done() // what was only read has nothing left to fail
@@ -76,8 +76,8 @@ func Import(ctx context.Context, cfg Config, source string, tree *unpack.Tree, w
 	return img.unpack(ctx, tree)
 }
 
-// open opens what a path names.
-func open(ctx context.Context, cfg Config, name, work string) (_ *packed, done func() error, err error) {
+// open opens what a path names. most bounds what its archive may hold: layers hold no less than what they are made of.
+func open(ctx context.Context, cfg Config, name, work string, most int64) (_ *packed, done func() error, err error) {
 	// A fifo must not make it wait.
 	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
@@ -94,7 +94,7 @@ func open(ctx context.Context, cfg Config, name, work string) (_ *packed, done f
 		return nil, f.Close, glovebox.Errorf(glovebox.CodeInvalid, "name a file, a folder or docker://HOST/NAME:TAG",
 			"%.200q is neither a file nor a folder", name)
 	}
-	kept, err := keepsLayers(ctx, f)
+	kept, err := keepsLayers(ctx, f, most)
 	if err != nil {
 		return nil, f.Close, err
 	}
@@ -104,7 +104,7 @@ func open(ctx context.Context, cfg Config, name, work string) (_ *packed, done f
 	if !kept { // a root file system
 		return &packed{layers: []layer{{open: func() (io.ReadCloser, error) { return f, nil }}}}, f.Close, nil
 	}
-	plain, err := plainFile(ctx, f, work)
+	plain, err := plainFile(ctx, f, work, most)
 	if err != nil {
 		return nil, f.Close, err
 	}
@@ -168,7 +168,7 @@ func damaged(format string, args ...any) error {
 }
 
 // plainFile is f itself, or a copy of it in work that is not compressed.
-func plainFile(ctx context.Context, f *os.File, work string) (*os.File, error) {
+func plainFile(ctx context.Context, f *os.File, work string, most int64) (*os.File, error) {
 	from, err := decompress(&interruptible{ctx, f})
 	if err != nil {
 		return nil, err
@@ -178,19 +178,16 @@ func plainFile(ctx context.Context, f *os.File, work string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	n, err := io.Copy(plain, io.LimitReader(from, maxArchive+1))
-	if err == nil && n > maxArchive {
-		err = glovebox.Errorf(glovebox.CodeInvalid, "import something smaller", "the archive has more than %d bytes",
-			int64(maxArchive))
+	n, err := io.Copy(plain, io.LimitReader(from, most+1))
+	if err == nil && n > most {
+		err = glovebox.Errorf(glovebox.CodeInvalid, "import something smaller, or raise images.max_size in glovebox.yaml",
+			"the archive holds more than %v", glovebox.Size(most))
 	}
 	if err != nil {
 		return nil, errors.Join(err, plain.Close())
 	}
 	return plain, nil
 }
-
-// maxArchive bounds an archive of compressed layers; what they hold is bounded by the tree.
-const maxArchive = 64 << 30
 
 // interruptible ends a stream when a context does.
 type interruptible struct {

@@ -378,3 +378,38 @@ func FuzzSource(f *testing.F) {
 		get(t, Config{}, put(t, text))
 	})
 }
+
+// TestArchiveBomb: an archive of layers that grows when it is unpacked is given up at what an image may hold, before it fills
+// the disk.
+func TestArchiveBomb(t *testing.T) {
+	text := packing(t, "manifest.json", "[]", "blobs/a", strings.Repeat("\x00", 8<<20))
+	var b bytes.Buffer
+	z := gzip.NewWriter(&b)
+	z.Write(text)
+	z.Close()
+	dir := t.TempDir()
+	name := filepath.Join(dir, "bomb.tar.gz")
+	if err := os.WriteFile(name, b.Bytes(), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Open(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	work := t.TempDir()
+	plain, err := plainFile(t.Context(), f, work, 1<<20)
+	var known *glovebox.Error
+	if !errors.As(err, &known) || !strings.Contains(known.Public, "more than 1MiB") {
+		t.Errorf("%v, %v", plain, err)
+	}
+	if info, err := os.Stat(filepath.Join(work, "archive.tar")); err != nil || info.Size() > 1<<20+1 {
+		t.Errorf("%v, %v", info, err)
+	}
+	if _, err := f.Seek(0, io.SeekStart); err != nil {
+		t.Fatal(err)
+	}
+	if kept, err := keepsLayers(t.Context(), f, 1<<20); err == nil {
+		t.Errorf("it was read to its end, and is one of layers: %v", kept)
+	}
+}

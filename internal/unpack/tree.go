@@ -104,6 +104,9 @@ func folderNode(layer int) *node { return &node{kind: Folder, layer: layer, kids
 // Close lets go of the folder, and of nothing in it.
 func (t *Tree) Close() error { return t.root.Close() }
 
+// Most is what the archives may hold together.
+func (t *Tree) Most() glovebox.Size { return t.cfg.MaxBytes }
+
 // Dropped is what was left out so far.
 func (t *Tree) Dropped() Dropped { return t.dropped }
 
