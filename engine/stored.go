@@ -56,8 +56,8 @@ func newStoredImages(dir string, pool Pool) *storedImages {
 	return s
 }
 
-// use finds an image by name, which is as it was made; done ends its use. Errors are *glovebox.Error, or why ctx ended. Those
-// who want one image wait for each other's look at its files, and nobody else does.
+// use finds an image by name, which is as it was made; done ends its use. Errors are *glovebox.Error, or why ctx ended.
+// Those who want one image wait for each other's look at its files, and nobody else does.
 func (s *storedImages) use(ctx context.Context, name string) (_ Image, done func(context.Context) error, err error) {
 	if _, err := s.store.Digest(name); err != nil { // so that turns are of names that there are
 		return nil, nil, err
