@@ -41,7 +41,7 @@ func (e *Engine) Doctor(ctx context.Context) (*glovebox.Report, error) {
 			continue
 		}
 		r.Controls = append(r.Controls, glovebox.Control{Isolation: rung, Name: "driver", Required: true,
-			Detail: "this rung is not available in this version", Fix: "none: what needs it is refused"})
+			Detail: "this engine has no driver for it", Fix: absentFix(rung)})
 	}
 	d := e.decide(ctx, self("doctor"), glovebox.Request{Code: "pass"})
 	recordErr := e.readRecord(ctx)

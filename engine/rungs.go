@@ -76,8 +76,11 @@ func (r *run) extra() glovebox.Size { return r.overhead(r.decision.Grant.Isolati
 
 // absent says that this engine has no driver for a rung.
 func absent(rung glovebox.Isolation) error {
-	fix := fmt.Sprintf("run it where `glovebox doctor` shows the %s rung as available", rung)
-	return glovebox.Errorf(glovebox.CodeUnavailable, fix, "this engine has no %s rung", rung)
+	return glovebox.Errorf(glovebox.CodeUnavailable, absentFix(rung), "this engine has no %s rung", rung)
+}
+
+func absentFix(rung glovebox.Isolation) string {
+	return fmt.Sprintf("run it where `glovebox doctor` shows the %s rung as available", rung)
 }
 
 // self asks for the engine itself.

@@ -30,73 +30,142 @@ type storedImages struct {
 	store *imagestore.Store
 	keep  time.Duration // after its last use, while sandboxes that show one may be ready
 
-	mu   sync.Mutex
-	open map[string]*storedImage
-	shut bool
+	mu    sync.Mutex
+	open  map[string]*storedImage
+	turns map[string]chan struct{} // by name
+	shut  bool
 }
 
-// storedImage is one of them. The mutex of storedImages guards it.
+// storedImage is one of them. Whoever has the image's turn looks at it, and the mutex of storedImages guards who uses it.
 type storedImage struct {
 	*imagestore.Used
 	digest  string
-	checked time.Time
+	checked time.Time // guarded by the turn
+	watched bool      // the kernel tells of changes
 	users   int
 	gone    bool // nobody gets it any more
-	watched bool // the kernel tells of changes
 	timer   *time.Timer
 }
 
 func newStoredImages(dir string, pool Pool) *storedImages {
-	s := &storedImages{store: imagestore.New(imagestore.Config{Dir: dir}), open: map[string]*storedImage{}}
+	s := &storedImages{store: imagestore.New(imagestore.Config{Dir: dir}), open: map[string]*storedImage{},
+		turns: map[string]chan struct{}{}}
 	if pool.Spares > 0 {
 		s.keep = cmp.Or(pool.Idle, 10*time.Minute) + time.Minute
 	}
 	return s
 }
 
-// use finds an image by name, which is as it was made; done ends its use. Errors are *glovebox.Error.
+// use finds an image by name, which is as it was made; done ends its use. Errors are *glovebox.Error, or why ctx ended.
+// Those who want one image wait for each other's look at its files, and nobody else does.
 func (s *storedImages) use(ctx context.Context, name string) (_ Image, done func(context.Context) error, err error) {
+	if _, err := s.store.Digest(name); err != nil { // so that turns are of names that there are
+		return nil, nil, err
+	}
+	end, err := s.turn(ctx, name)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer end()
 	digest, err := s.store.Digest(name)
 	if err != nil {
 		return nil, nil, err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	im := s.open[name]
-	if im != nil && im.digest != digest {
-		s.drop(name, im)
-		im = nil
+	im := s.take(name, digest)
+	if im == nil {
+		im, err = s.bring(ctx, name, digest)
+	} else if err = im.look(ctx); err != nil {
+		err = errors.Join(err, s.giveUp(ctx, name, im))
 	}
-	switch {
-	case im == nil:
-		used, err := s.store.Use(ctx, name)
-		if err != nil {
-			return nil, nil, err
-		}
-		im = &storedImage{Used: used, digest: digest, checked: time.Now()}
-		s.open[name] = im
-		if err := s.watch(ctx, im); err != nil {
-			return nil, nil, errors.Join(err, s.drop(name, im))
-		}
-	case im.due():
-		im.checked = time.Time{} // the kernel tells once, and this may be cut short
-		if err := im.Check(ctx); err != nil {
-			if ctx.Err() == nil {
-				s.drop(name, im)
-			}
-			return nil, nil, err
-		}
-		im.checked = time.Now()
-	}
-	im.users++
-	if im.timer != nil {
-		im.timer.Stop()
+	if err != nil {
+		return nil, nil, err
 	}
 	var once sync.Once
 	return im, func(context.Context) (err error) {
 		once.Do(func() { err = s.leave(name, im) })
 		return err
 	}, nil
+}
+
+// turn waits until nobody else looks at an image's files; end lets the next one.
+func (s *storedImages) turn(ctx context.Context, name string) (end func(), err error) {
+	s.mu.Lock()
+	turn := s.turns[name]
+	if turn == nil {
+		turn = make(chan struct{}, 1)
+		s.turns[name] = turn
+	}
+	s.mu.Unlock()
+	end = func() { <-turn }
+	select {
+	case turn <- struct{}{}: // also for who has no time to wait
+		return end, nil
+	default:
+	}
+	select {
+	case turn <- struct{}{}:
+		return end, nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+// take begins a use of an image that is open; nil where it is not, or another one now.
+func (s *storedImages) take(name, digest string) *storedImage {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	im := s.open[name]
+	if im == nil {
+		return nil
+	}
+	if im.digest != digest {
+		s.drop(name, im)
+		return nil
+	}
+	im.users++
+	if im.timer != nil {
+		im.timer.Stop()
+	}
+	return im
+}
+
+// bring opens an image, which is in use then.
+func (s *storedImages) bring(ctx context.Context, name, digest string) (*storedImage, error) {
+	used, err := s.store.Use(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	im := &storedImage{Used: used, digest: digest, checked: time.Now(), users: 1}
+	if err := s.watch(ctx, im); err != nil {
+		return nil, errors.Join(err, im.Close())
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.open[name] = im
+	return im, nil
+}
+
+// look looks at all of the image's files again where that is due.
+func (im *storedImage) look(ctx context.Context) error {
+	if !im.due() {
+		return nil
+	}
+	im.checked = time.Time{} // the kernel tells once, and this may be cut short
+	if err := im.Check(ctx); err != nil {
+		return err
+	}
+	im.checked = time.Now()
+	return nil
+}
+
+// giveUp ends a use that failed. Nobody gets what is not as it was made any more.
+func (s *storedImages) giveUp(ctx context.Context, name string, im *storedImage) error {
+	s.mu.Lock()
+	if ctx.Err() == nil && !im.gone {
+		s.drop(name, im)
+	}
+	s.mu.Unlock()
+	return s.leave(name, im)
 }
 
 // watch has the kernel tell of changes, where the image is to be used more than once and the kernel can.

@@ -131,7 +131,11 @@ func TestImageHeld(t *testing.T) {
 			if err != nil || err2 != nil {
 				t.Fatal(name, err, err2)
 			}
-			held := func() bool { return len(s.open) == 1 }
+			held := func() bool {
+				s.mu.Lock()
+				defer s.mu.Unlock()
+				return len(s.open) == 1
+			}
 			if err := done(t.Context()); err != nil || !held() {
 				t.Errorf("%s: let go while in use: %v", name, err)
 			}
@@ -148,6 +152,38 @@ func TestImageHeld(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestImagesApart: while somebody looks at an image, others have theirs, and uses end; who waits for the same one waits no
+// longer than they want.
+func TestImagesApart(t *testing.T) {
+	dir := t.TempDir()
+	keepImage(t, dir, "tools", "1")
+	keepImage(t, dir, "other", "2")
+	s := newStoredImages(filepath.Join(dir, "images"), Pool{})
+	defer s.close()
+	_, done, err := s.use(t.Context(), "tools")
+	if err != nil {
+		t.Fatal(err)
+	}
+	end, err := s.turn(t.Context(), "tools") // a look that takes long
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer end()
+	_, doneOther, err := s.use(t.Context(), "other")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(doneOther(t.Context()), done(t.Context())); err != nil {
+		t.Error(err)
+	}
+	gone := errors.New("gone")
+	ctx, cancel := context.WithTimeoutCause(t.Context(), 10*time.Millisecond, gone)
+	defer cancel()
+	if _, _, err := s.use(ctx, "tools"); !errors.Is(err, gone) {
+		t.Errorf("%v", err)
+	}
 }
 
 // TestWatchedImage: what an engine keeps is not looked at again for each run, and what is changed in it is refused at once.

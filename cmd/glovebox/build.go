@@ -324,9 +324,10 @@ func (p *progress) Write(b []byte) (int, error) {
 	defer p.mu.Unlock()
 	const longest = 4096
 	for _, c := range b {
-		if c != '\n' && len(p.part) < longest {
-			p.part = append(p.part, c)
-			continue
+		if c != '\n' {
+			if p.part = append(p.part, c); len(p.part) < longest {
+				continue
+			}
 		}
 		say(p.to, string(p.part))
 		p.part = p.part[:0]

@@ -57,6 +57,9 @@ func (d *Driver) rootImage(ctx context.Context, root driver.Root) (*os.File, err
 	}
 	name := filepath.Join(d.cfg.CacheDir, "root-"+imageName(items)+".erofs")
 	f, err := os.Open(name)
+	if err == nil {
+		_ = os.Chtimes(name, time.Now(), time.Now()) // by which forgetImages goes; without it the image is made anew sooner
+	}
 	if !errors.Is(err, fs.ErrNotExist) {
 		return f, err
 	}
@@ -230,11 +233,12 @@ func openSame(i item) (*os.File, error) {
 	return f, nil
 }
 
-// keptImages is how many images of a root are kept besides the newest.
-const keptImages = 1
+// keptImages is how many images of a root are kept besides the newest: those that were used last. Runs that name another
+// runtime image in turn would else wait for one to be made, each time.
+const keptImages = 3
 
-// forgetImages removes images that were not used for long, and what is half made of old. Machines that have one open keep
-// it.
+// forgetImages removes the images that were not used for the longest time, and what is half made of old. Machines that have
+// one open keep it.
 func (d *Driver) forgetImages(but string) {
 	type old struct {
 		name string

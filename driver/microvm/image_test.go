@@ -100,6 +100,39 @@ func TestImageFollows(t *testing.T) {
 	}
 }
 
+// TestImagesInTurn: images that are used in turn stay; what was not used for the longest time goes.
+func TestImagesInTurn(t *testing.T) {
+	d, _ := imageWorld(t)
+	use := func(source string) string {
+		f, err := d.rootImage(context.Background(), driver.Root{Mounts: []driver.Mount{{Source: source, Target: "/usr"}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		return f.Name()
+	}
+	sources := make([]string, keptImages+2)
+	for i := range sources {
+		sources[i] = t.TempDir()
+	}
+	made := make([]string, len(sources))
+	for i, source := range sources[:keptImages+1] {
+		made[i] = use(source)
+		when := time.Now().Add(time.Duration(i-100) * time.Minute)
+		if err := os.Chtimes(made[i], when, when); err != nil {
+			t.Fatal(err)
+		}
+	}
+	use(sources[0]) // the oldest
+	last := len(sources) - 1
+	made[last] = use(sources[last])
+	for i, name := range made {
+		if _, err := os.Stat(name); (err == nil) == (i == 1) {
+			t.Errorf("image %d: %v", i, err)
+		}
+	}
+}
+
 // TestImageGoesOn: whoever gives up leaves the making to go on, and begins no other.
 func TestImageGoesOn(t *testing.T) {
 	d, root := imageWorld(t)

@@ -20,6 +20,7 @@ import (
 	"glovebox/driver"
 	"glovebox/internal/cleanup"
 	"glovebox/internal/guestlink"
+	"glovebox/internal/hostside"
 )
 
 // shape is all that a machine is made of. A machine that was saved can be restored only into one of the same shape.
@@ -43,7 +44,7 @@ type machine struct {
 	process driver.Process
 	link    *guestlink.Link
 	qmp     *qmp
-	printed tail           // by the guest's kernel, and by QEMU
+	printed hostside.Tail  // by the guest's kernel, and by QEMU
 	work    sync.WaitGroup // all that reads from it
 	closing sync.Once
 	closed  error
@@ -160,7 +161,7 @@ func (m *machine) explain(err error) error {
 	if m.link.Alive() {
 		return err
 	}
-	return errors.Join(err, m.printed.error())
+	return errors.Join(err, m.printed.Printed("the machine"))
 }
 
 // undoLimit bounds what is undone after a failure, however the caller's context ended.
@@ -173,7 +174,7 @@ func (m *machine) abandon(ctx context.Context, err error) error {
 	if left := m.close(ctx); left != nil {
 		err = errors.Join(err, driver.ErrLeftBehind, left)
 	}
-	return errors.Join(err, m.printed.error())
+	return errors.Join(err, m.printed.Printed("the machine"))
 }
 
 // jailLimits are the limits of QEMU itself: the guest's memory and its own, and the CPUs of the run.
@@ -329,31 +330,4 @@ func (m *machine) meet(ctx context.Context) error {
 		return errors.New("make the guest its own: it answered for another")
 	}
 	return nil
-}
-
-// tail keeps the last of what is written to it.
-type tail struct {
-	mu   sync.Mutex
-	text []byte
-}
-
-const tailSize = 2048 // bytes
-
-// Write implements io.Writer.
-func (t *tail) Write(b []byte) (int, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.text = append(t.text, b[max(0, len(b)-tailSize):]...)
-	t.text = t.text[max(0, len(t.text)-tailSize):]
-	return len(b), nil
-}
-
-// error is what was written, if anything was.
-func (t *tail) error() error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if len(t.text) == 0 {
-		return nil
-	}
-	return fmt.Errorf("the machine printed %q", t.text)
 }

@@ -132,7 +132,7 @@ func (s *sandbox) build(ctx context.Context, method string) error {
 // abandon closes a sandbox that could not be made.
 func (s *sandbox) abandon(ctx context.Context, err error) error {
 	if s.machine != nil {
-		err = errors.Join(err, s.machine.printed.error())
+		err = errors.Join(err, s.machine.printed.Printed("the machine"))
 	}
 	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), undoLimit, errors.New("it took longer than 15 s"))
 	defer cancel()

@@ -45,7 +45,7 @@ type template struct {
 	channel *os.File // orders go out, descriptors of inits come back
 	init    *os.File // the binary of glovebox-init
 	drained sync.WaitGroup
-	said    tail // on standard error
+	said    hostside.Tail // on standard error
 
 	living sync.Mutex
 	copies map[*sandbox]bool // that are not closed
@@ -197,36 +197,9 @@ func (t *template) Fork(ctx context.Context, spec driver.Spec) (driver.HeldSandb
 		return s.bring(ctx, &wire.Exec{Dir: t.hold.Command.Dir, Forked: true})
 	})
 	if err != nil {
-		return nil, errors.Join(err, t.said.error())
+		return nil, errors.Join(err, t.said.Printed("the template"))
 	}
 	return s, nil
-}
-
-// tail keeps the last of what is written to it.
-type tail struct {
-	mu   sync.Mutex
-	text []byte
-}
-
-const tailSize = 2048 // bytes
-
-// Write implements io.Writer.
-func (t *tail) Write(b []byte) (int, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.text = append(t.text, b[max(0, len(b)-tailSize):]...)
-	t.text = t.text[max(0, len(t.text)-tailSize):]
-	return len(b), nil
-}
-
-// error is what was written, if anything was.
-func (t *tail) error() error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if len(t.text) == 0 {
-		return nil
-	}
-	return fmt.Errorf("the template printed %q", t.text)
 }
 
 // note keeps account of the copies that are not closed.

@@ -3,9 +3,12 @@ package hostside
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"sync"
+	"time"
 
+	"glovebox/driver"
 	"glovebox/internal/sandboxinit/wire"
 )
 
@@ -114,6 +117,31 @@ func (l *Link) Ask(ctx context.Context, m wire.Message, files ...*os.File) (Repl
 		_ = l.cfg.End()
 	}
 	return r, err
+}
+
+// openLimit bounds the opening of one output.
+const openLimit = 10 * time.Second
+
+// Open asks init for a file or folder beneath /outputs, which the caller closes. What is neither is driver.ErrNotRegular.
+func (l *Link) Open(path string) (*os.File, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), openLimit)
+	defer cancel()
+	r, err := l.Ask(ctx, wire.Message{Open: &wire.Open{Path: []byte(path)}})
+	if err != nil {
+		return nil, fmt.Errorf("open output: %w", err)
+	}
+	switch {
+	case r.Message.Opened == nil:
+		err = errors.New("open output: unexpected answer")
+	case r.Message.Opened.NotRegular:
+		err = driver.ErrNotRegular
+	case len(r.Files) != 1:
+		err = errors.New("open output: descriptor missing")
+	default:
+		return r.Files[0], nil
+	}
+	wire.CloseAll(r.Files)
+	return nil, err
 }
 
 // Close hangs up and waits until nothing more comes. What came and nobody took is closed.

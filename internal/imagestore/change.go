@@ -222,7 +222,8 @@ func (s *Store) commit(ctx context.Context, f *livefolder.Folder, st *Stored, re
 // away again.
 func (s *Store) place(ctx context.Context, f *livefolder.Folder, st *Stored) (back func() error, err error) {
 	at, stays := s.folder(st.Digest), func() error { return nil }
-	lock, err := livefolder.Lock(at, livefolder.Shared|livefolder.NoWait)
+	// Whoever made it a moment ago has it locked alone still, for a moment; nobody else has, who would need what we hold.
+	lock, err := livefolder.Lock(at, livefolder.Shared)
 	if errors.Is(err, fs.ErrNotExist) {
 		return func() error { return os.Rename(at, f.Path) }, os.Rename(f.Path, at)
 	}

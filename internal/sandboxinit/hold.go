@@ -116,7 +116,7 @@ func (s *sandbox) hand(to *os.File, r *wire.Resume, files []*os.File) error {
 	}
 	if s.guest != nil {
 		if err := s.guest.bound(r.Processes); err != nil {
-			return s.fail(step("bound processes", err))
+			return step("bound processes", err)
 		}
 	}
 	limit := unix.NsecToTimeval(int64(handLimit))

@@ -56,19 +56,19 @@ func (c *Conn) Send(m Message, files ...*os.File) error {
 	c.send.Lock()
 	defer c.send.Unlock()
 	// All at once as a rule, so that whoever waits for it wakes once.
-	n, err := sendFiles(c.sock, frame, fds)
-	if err == nil && n < len(frame) {
-		_, err = c.sock.Write(frame[n:])
-	}
-	if err != nil {
+	if err := SendFiles(c.sock, frame, fds); err != nil {
 		return fmt.Errorf("send message: %w", err)
 	}
 	return nil
 }
 
-// SendFiles writes b with descriptors, which stay the caller's, to a non-blocking Unix socket that keeps messages apart.
+// SendFiles writes all of b with descriptors, which stay the caller's, to a non-blocking Unix socket: at once as a rule, and
+// always at once where the socket keeps messages apart.
 func SendFiles(sock *os.File, b []byte, fds []int) error {
-	_, err := sendFiles(sock, b, fds)
+	n, err := sendFiles(sock, b, fds)
+	if err == nil && n < len(b) {
+		_, err = sock.Write(b[n:])
+	}
 	return err
 }
 
