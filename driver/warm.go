@@ -63,7 +63,8 @@ type Sizes struct {
 	Alone glovebox.Size
 	// Copy is the same of a sandbox of Fork.
 	Copy glovebox.Size
-	// Template is all that a template takes, and what the limits of its Spec say.
+	// Template is all that a template takes, and what the limits of its Spec say. Zero: there are none for it, and Copy says
+	// nothing.
 	Template glovebox.Size
 }
 

@@ -283,6 +283,29 @@ func TestSizesAreTheDrivers(t *testing.T) {
 	})
 }
 
+// TestNoTemplatesBySize: a driver that has no templates says so by its sizes, and is not asked for one.
+func TestNoTemplatesBySize(t *testing.T) {
+	inBubble(t, Config{}, 4*glovebox.GiB, func(w *world) {
+		w.failing(func(step string) error {
+			if step == "template" {
+				w.Error("a template was asked for")
+			}
+			return nil
+		})
+		k := w.forked()
+		k.Driver = sized{w.fake, driver.Sizes{Alone: 300 * mib}}
+		w.Keep(k)
+		settled(5 * time.Second)
+		w.ready(2)
+		w.holds(2 * 300 * mib)
+		l := w.take(k)
+		if l.Start != "spare" {
+			w.Errorf("start = %s", l.Start)
+		}
+		w.close(l)
+	})
+}
+
 // sized is a driver that says what waiting takes.
 type sized struct {
 	*drivertest.Fake

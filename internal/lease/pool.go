@@ -244,6 +244,7 @@ func (p *Pool) shelf(kind *Kind) *shelf {
 func (p *Pool) add(kind *Kind, now time.Time) *shelf {
 	s := &shelf{kind: *kind, size: kind.Driver.Sizes(kind.Hold), over: kind.Driver.Overhead(), asked: now, measured: now,
 		grown: now, target: max(p.cfg.Min, 1)}
+	s.held = s.size.Template == 0
 	p.shelves[kind.key()] = s
 	return s
 }
