@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"glovebox"
@@ -53,7 +54,11 @@ func (e *Engine) Rungs(ctx context.Context) ([]glovebox.Rung, error) {
 	can, list := e.machine(ctx), []glovebox.Rung{}
 	for _, rung := range []glovebox.Isolation{glovebox.IsolationProcess, glovebox.IsolationGVisor, glovebox.IsolationMicroVM} {
 		shown := glovebox.Rung{Isolation: rung, Available: true, OverheadBytes: int64(e.overhead(rung))}
-		if err := can(rung, rung); err != nil {
+		err := can(rung, rung)
+		if err == nil && slices.Contains(e.cfg.Policy.OnlyNamed, rung) {
+			err = policy.OnlyNamed(rung) // whoever asks from elsewhere counts on it
+		}
+		if err != nil {
 			known := publicError(err).(*glovebox.Error)
 			shown.Available, shown.Detail, shown.Fix = false, known.Public, known.Fix
 		}

@@ -26,6 +26,9 @@ type Config struct {
 	Remote glovebox.Isolation
 	// Tenants maps a tenant to the rungs that it may have; one that is not in it may have all.
 	Tenants map[string][]glovebox.Isolation
+	// OnlyNamed are rungs that only a request that names them gets, such as an emulated machine: what makes them here is no
+	// boundary that trust could count on.
+	OnlyNamed []glovebox.Isolation
 	// Limits are the defaults and ceilings.
 	Limits Limits
 	// Images are the runtime images that may be named besides host; empty means all that there are.
@@ -40,6 +43,7 @@ type Policy struct {
 	rungs   map[glovebox.Trust]glovebox.Isolation
 	remote  glovebox.Isolation
 	tenants map[string][]glovebox.Isolation
+	named   []glovebox.Isolation // only to who names them
 	limits  Limits
 	images  []string // that may be named; none: all
 	there   []string // besides host
@@ -70,8 +74,9 @@ func New(c Config) (*Policy, error) {
 			return nil, err
 		}
 	}
-	return &Policy{rungs: rungs, remote: c.Remote, tenants: tenants, limits: limits, images: slices.Clone(c.Images),
-		roots: slices.Clone(c.InputRoots)}, nil
+	return &Policy{rungs: rungs, remote: c.Remote, tenants: tenants, limits: limits, named: slices.Clone(c.OnlyNamed),
+		images: slices.Clone(c.Images),
+		roots:  slices.Clone(c.InputRoots)}, nil
 }
 
 // WithImages is the same policy where there are images of these names besides host. Without it there is host alone.

@@ -187,6 +187,8 @@ func whys() map[string]why {
 		"far": {"remote", "microvm"}}
 	demanding := strict
 	demanding.Remote = "microvm"
+	emulated := strict
+	emulated.OnlyNamed = []glovebox.Isolation{"microvm"}
 	all := having("process", "gvisor", "microvm", "remote")
 	tenant := func(name string) glovebox.Principal { return glovebox.Principal{Tenant: name, Name: "agent"} }
 	return map[string]why{
@@ -227,6 +229,14 @@ func whys() map[string]why {
 			"isolation.raised", nil, nil, ""},
 		"far, as the tenant": {world{bounded, tenant("far"), all}, glovebox.Request{Isolation: "remote", Trust: "trusted"}, "remote", "microvm",
 			"isolation.raised", nil, nil, ""},
+		"emulated, unasked": {world{emulated, owner, having("process", "microvm")}, glovebox.Request{}, "", "", "isolation.unavailable",
+			[]string{"there is no gvisor here"}, []string{"install gvisor"}, "microvm"},
+		"emulated, for nobody's code": {world{emulated, owner, all}, glovebox.Request{Trust: "hostile"}, "remote", "microvm",
+			"isolation.available", []string{"microvm is not available here"}, nil, ""},
+		"emulated, alone": {world{emulated, owner, having("microvm")}, glovebox.Request{Trust: "hostile"}, "", "", "isolation.unavailable",
+			[]string{"only emulated here"}, []string{"name it: --isolation microvm"}, ""},
+		"emulated, by name": {world{emulated, owner, having("microvm")}, glovebox.Request{Trust: "hostile", Isolation: "microvm"}, "microvm",
+			"", "trust.hostile", nil, nil, ""},
 		"a demand lowers nothing": {world{Config{Remote: "process"}, owner, having("remote")}, glovebox.Request{Trust: "hostile"}, "remote",
 			"microvm", "isolation.available", nil, nil, ""},
 	}

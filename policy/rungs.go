@@ -88,12 +88,27 @@ func (c *choice) named() glovebox.Decision {
 	}
 	fix := err.Fix
 	for _, r := range allowed {
-		if r.Rank() > c.asked.Rank() && c.ask(r) == nil {
+		if r.Rank() > c.asked.Rank() && c.unasked(r) == nil {
 			fix += fmt.Sprintf("; or ask for a stronger rung that is available: --isolation %s", r)
 			break
 		}
 	}
 	return c.missing(c.asked, err, fix)
+}
+
+// unasked is ask about a rung that the request does not name.
+func (c *choice) unasked(r glovebox.Isolation) *glovebox.Error {
+	if slices.Contains(c.policy.named, r) {
+		return OnlyNamed(r)
+	}
+	return c.ask(r)
+}
+
+// OnlyNamed says of one of Config.OnlyNamed why it is not had otherwise.
+func OnlyNamed(r glovebox.Isolation) *glovebox.Error {
+	return glovebox.Errorf(glovebox.CodeUnavailable,
+		fmt.Sprintf("to try what is no boundary here all the same, name it: --isolation %s", r),
+		"the %s rung is only emulated here, for tests, and nothing is given to it unasked", r)
 }
 
 // lowest decides for the lowest rung that will do.
@@ -114,7 +129,7 @@ func (c *choice) lowest() glovebox.Decision {
 	}
 	var first *glovebox.Error
 	for _, r := range allowed {
-		err := c.ask(r)
+		err := c.unasked(r)
 		if err == nil {
 			if first != nil {
 				rule = "isolation.available"
@@ -137,7 +152,7 @@ func (c *choice) otherTrust() string {
 	model.needed = c.policy.rungs[model.trust]
 	if !c.stated && model.needed.Rank() < c.needed.Rank() {
 		for _, r := range model.allowed() {
-			if model.ask(r) == nil {
+			if model.unasked(r) == nil {
 				return fmt.Sprintf("or, if you know that no stranger's text shaped the code: --trust model --isolation %s", r)
 			}
 		}

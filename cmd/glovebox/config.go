@@ -72,6 +72,9 @@ func (a *app) settings() (settings, error) {
 				"there is no place for the data: HOME is not set")
 		}
 	}
+	if s.microvm.emulated {
+		s.policy.OnlyNamed = []glovebox.Isolation{glovebox.IsolationMicroVM}
+	}
 	if _, err := policy.New(s.policy); err != nil {
 		return s, s.located(err)
 	}
