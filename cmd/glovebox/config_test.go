@@ -64,6 +64,7 @@ func TestConfiguration(t *testing.T) {
 			Ceiling: glovebox.Limits{Wall: 10 * time.Minute, Files: 100000, View: 4096}},
 		InputRoots: []string{"/srv/in", "/srv/b c"},
 		Remote:     "gvisor",
+		OnlyNamed:  []glovebox.Isolation{"microvm"}, // it is emulated
 		Tenants:    map[string][]glovebox.Isolation{"acme": {"microvm", "gvisor"}, "other": {"remote"}},
 	}
 	if diff := cmp.Diff(want, got.policy); diff != "" {
