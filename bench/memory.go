@@ -114,7 +114,8 @@ func (f family) weighed() (family, error) {
 // spares starts a server of its own and compares what a template and its spares take when they are few and when they are
 // many. It tries twice: while others want the memory, a server gives its spares away. Nothing may have been asked of the
 // server before: what a pool has ready follows what was asked for lately, so that after a burst there are many even if
-// nobody asks. The spares are those for requests that say nothing of their trust, which are ready from the start.
+// nobody asks. The spares are those for requests that say nothing of their trust, which are ready from the start; for this
+// server the process rung will do for them.
 func (b *bench) spares(ctx context.Context, m *Memory) error {
 	workload, ok := b.workload("pandas")
 	if !ok {
@@ -128,7 +129,8 @@ func (b *bench) spares(ctx context.Context, m *Memory) error {
 }
 
 func (b *bench) compare(ctx context.Context, m *Memory, workload workload) (err error) {
-	s, err := b.serve(ctx, nil)
+	s, err := b.serve(ctx, map[string]any{"policy": map[string]any{"trust": map[string]any{
+		string(glovebox.TrustInfluenced): string(glovebox.IsolationProcess)}}})
 	if err != nil {
 		return err
 	}

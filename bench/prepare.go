@@ -86,6 +86,9 @@ func higherRungs(controls []glovebox.Control) []glovebox.Isolation {
 	return rungs
 }
 
+// higherWorkloads are what rungs above the process rung are measured with: the least that a run costs, and the most.
+var higherWorkloads = []string{"print", "pandas"}
+
 // above is the fence of a higher rung, and its name behind a subject's.
 func above(rung glovebox.Isolation) (fence, string) {
 	return fence{glovebox.TrustModel, rung}, ", " + string(rung)
@@ -124,7 +127,8 @@ func (b *bench) prepareSubjects(ctx context.Context) error {
 			settle: func(ctx context.Context) { wait(ctx, 2*pause) }, ended: b.ended(b.engine)})
 	for _, rung := range b.higher {
 		f, name := above(rung)
-		b.subjects = append(b.subjects, &subject{name: coldName + name, rung: string(rung), langs: python, run: command(f)})
+		b.subjects = append(b.subjects, &subject{name: coldName + name, rung: string(rung), langs: python,
+			workloads: higherWorkloads, run: command(f)})
 	}
 	return nil
 }
@@ -175,7 +179,7 @@ func (b *bench) addServer(ctx context.Context) error {
 	warm(fence{}, warmName+defaults, "default", []string{"python"}, []string{"print"}, false)
 	for _, rung := range b.higher {
 		f, name := above(rung)
-		warm(f, warmName+name, string(rung), []string{"python"}, nil, false)
+		warm(f, warmName+name, string(rung), []string{"python"}, higherWorkloads, false)
 	}
 	b.warmed = s
 	return nil
