@@ -56,8 +56,8 @@ type Builder struct{ cfg Config }
 func New(cfg Config) *Builder { return &Builder{cfg} }
 
 // Build builds an image and keeps it under a name. locked is what the lock file says, nil where there is none or it is to be
-// made anew. It returns what was fetched, for the lock file. source tells what it is made from. A name that is taken is refused
-// before anything is fetched, unless it is to be replaced.
+// made anew. It returns what was fetched, for the lock file. source tells what it is made from. A name that is taken is
+// refused before anything is fetched, unless it is to be replaced.
 func (b *Builder) Build(ctx context.Context, name, source string, r Recipe, locked []Locked, replace bool) (
 	*imagestore.Stored, []Locked, error) {
 	if err := imagestore.CheckName(name); err != nil {
