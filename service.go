@@ -69,9 +69,9 @@ type Report struct {
 	Default Decision `json:"default"`
 }
 
-// Control is one control of one rung.
+// Control is one control of one rung, or what every rung needs of the machine.
 type Control struct {
-	Isolation Isolation `json:"isolation"`
+	Isolation Isolation `json:"isolation"` // empty: of every rung alike
 	Name      string    `json:"name"`
 	Available bool      `json:"available"`
 	Required  bool      `json:"required"` // without it the rung refuses to run, unless the configuration accepts that by name

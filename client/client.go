@@ -80,6 +80,10 @@ func (c *Client) Close() error {
 // dial connects, and checks whose server it is.
 func (c *Client) dial() (net.Conn, error) {
 	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: c.cfg.Socket, Net: "unix"})
+	if errors.Is(err, syscall.EACCES) {
+		return nil, notSent(glovebox.CodeDenied, err, "name a server of your own, or start one: glovebox serve",
+			"the server at unix:%s is another user's: this user (uid %d) may not reach its socket", c.cfg.Socket, c.cfg.UID)
+	}
 	if err != nil {
 		return nil, notSent(glovebox.CodeUnavailable, err, "start one: glovebox serve --listen unix:"+c.cfg.Socket,
 			"no server answers at unix:%s: %s", c.cfg.Socket, errno(err))

@@ -56,15 +56,15 @@ func (e *Engine) Doctor(ctx context.Context) (*glovebox.Report, error) {
 			e.cfg.Log.Error("examine the machine", "err", err) // the report says that the log names the cause
 		}
 	}
-	budget := part(rung, "memory_budget", memoryErr)
+	budget := part("memory_budget", memoryErr)
 	if memoryErr == nil {
 		budget.Detail = memory
 	}
-	r.Controls = append(r.Controls, part(rung, "image", imageErr), part(rung, "data_dir", recordErr),
+	r.Controls = append(r.Controls, part("image", imageErr), part("data_dir", recordErr),
 		budget)
-	r.Controls = append(r.Controls, e.roomControls(rung, limits)...)
+	r.Controls = append(r.Controls, e.roomControls(limits)...)
 	r.Ready = d.Allow && !slices.ContainsFunc(r.Controls, func(c glovebox.Control) bool {
-		return c.Isolation == rung && c.Required && !c.Available
+		return (c.Isolation == rung || c.Isolation == "") && c.Required && !c.Available
 	})
 	return r, nil
 }
@@ -87,15 +87,15 @@ func (e *Engine) budget(limit, beside glovebox.Size) (string, error) {
 
 // roomControls compare what is free now with what a run may use that says nothing of it. Nothing is refused for lack of it,
 // which may be over by the time of a run, and nobody else tells.
-func (e *Engine) roomControls(rung glovebox.Isolation, l glovebox.Limits) []glovebox.Control {
+func (e *Engine) roomControls(l glovebox.Limits) []glovebox.Control {
 	memory, disk, err := e.free()
 	if err != nil {
-		failed := part(rung, "free memory and disk", glovebox.Internal("read what is free", err))
+		failed := part("free memory and disk", glovebox.Internal("read what is free", err))
 		failed.Required = false
 		return []glovebox.Control{failed}
 	}
 	room := func(name string, free, want glovebox.Size, fix string) glovebox.Control {
-		c := glovebox.Control{Isolation: rung, Name: name, Available: free >= want, Detail: free.String()}
+		c := glovebox.Control{Name: name, Available: free >= want, Detail: free.String()}
 		if !c.Available {
 			c.Detail, c.Fix = fmt.Sprintf("%v, and a run may use %v unless it says otherwise", free, want), fix
 		}
@@ -159,9 +159,9 @@ func (e *Engine) readRecord(ctx context.Context) error {
 	return t.Ready()
 }
 
-// part is a control that is there unless err says why not.
-func part(rung glovebox.Isolation, name string, err error) glovebox.Control {
-	c := glovebox.Control{Isolation: rung, Name: name, Available: err == nil, Required: true, Detail: "usable"}
+// part is a control, of every rung alike, that is there unless err says why not.
+func part(name string, err error) glovebox.Control {
+	c := glovebox.Control{Name: name, Available: err == nil, Required: true, Detail: "usable"}
 	var e *glovebox.Error
 	if errors.As(err, &e) {
 		c.Detail, c.Fix = e.Public, e.Fix

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -41,6 +42,9 @@ func TestDoctorTellsWhatIsFree(t *testing.T) {
 		}
 		missing, fix := "", ""
 		for _, control := range r.Controls {
+			if own := slices.Contains([]string{"image", "data_dir", "memory_budget", "free memory", "free disk"}, control.Name); own && control.Isolation != "" {
+				t.Errorf("%s: %s stands under the %s rung", name, control.Name, control.Isolation)
+			}
 			if strings.HasPrefix(control.Name, "free") && !control.Available {
 				missing, fix = missing+control.Name, control.Fix
 			}

@@ -119,7 +119,7 @@ func TestDoctorTellsTheDefault(t *testing.T) {
 		t.Fatalf("%+v, %v", r, err)
 	}
 	for _, c := range r.Controls {
-		if c.Isolation.Rank() < 1 || strings.Contains(c.Fix, " 0B") {
+		if c.Isolation != "" && c.Isolation.Rank() < 1 || strings.Contains(c.Fix, " 0B") {
 			t.Errorf("%+v", c)
 		}
 	}

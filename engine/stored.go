@@ -243,7 +243,7 @@ func (s *storedImages) close() error {
 func (e *Engine) reportImages(ctx context.Context, r *glovebox.Report) {
 	names, err := e.stored.store.Names()
 	if err != nil {
-		c := part(glovebox.IsolationProcess, "images", err)
+		c := part("images", err)
 		c.Required = false
 		r.Controls = append(r.Controls, c)
 	}
@@ -254,7 +254,7 @@ func (e *Engine) reportImages(ctx context.Context, r *glovebox.Report) {
 			err = done(ctx)
 		}
 		if err != nil {
-			c := part(glovebox.IsolationProcess, fmt.Sprintf("image %s", name), err)
+			c := part(fmt.Sprintf("image %s", name), err)
 			c.Required = false
 			r.Controls = append(r.Controls, c)
 		}

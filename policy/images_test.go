@@ -21,7 +21,7 @@ func TestImages(t *testing.T) {
 		{"none named", "", []string{"a"}, nil, "host", "", ""},
 		{"host", "host", []string{"a"}, nil, "host", "", ""},
 		{"there", "tools", nil, []string{"tools"}, "tools", "", ""},
-		{"not there", "tools", nil, nil, "", glovebox.CodeNotFound, "--image host"},
+		{"not there", "tools", nil, nil, "", glovebox.CodeNotFound, "--image host; `glovebox image ls` lists them, `glovebox image build`"},
 		{"nearly", "tool", nil, []string{"tools"}, "", glovebox.CodeNotFound, "did you mean --image tools?"},
 		{"allowed and not there", "tools", []string{"tools"}, nil, "", glovebox.CodeNotFound, ""},
 		{"allowed", "tools", []string{"tools"}, []string{"other", "tools"}, "tools", "", ""},

@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"glovebox"
+	"glovebox/internal/spelling"
 )
 
 // Config is what the operator permits. The zero value has the default said at each field.
@@ -142,8 +143,12 @@ func (p *Policy) image(name string) (string, *glovebox.Decision) {
 	case name == hostImage:
 		return name, nil
 	case !slices.Contains(p.there, name):
-		return "", refuse("image.unknown", glovebox.CodeNotFound, meant("--image", name, append([]string{hostImage}, p.there...)),
-			"there is no image named %s", quote(name))
+		known := append([]string{hostImage}, p.there...)
+		fix := meant("--image", name, known)
+		if spelling.Nearest(name, known) == "" {
+			fix += "; `glovebox image ls` lists them, `glovebox image build` and `glovebox image import` make one"
+		}
+		return "", refuse("image.unknown", glovebox.CodeNotFound, fix, "there is no image named %s", quote(name))
 	case len(p.images) > 0 && !slices.Contains(p.images, name):
 		return "", refuse("image.denied", glovebox.CodeDenied, "add "+name+" to images.allow in glovebox.yaml",
 			"the image %s may not be used: images.allow does not name it", name)

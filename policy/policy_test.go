@@ -208,6 +208,8 @@ func whys() map[string]why {
 			[]string{"install gvisor", "--trust model --isolation process"}, ""},
 		"and was stated": {world{strict, owner, process}, glovebox.Request{Trust: "influenced"}, "", "", "isolation.unavailable", nil,
 			[]string{"install gvisor", "say so with --trust"}, "model"},
+		"no trust goes lower": {world{strict, owner, having()}, glovebox.Request{Trust: "model"}, "", "", "isolation.unavailable", nil,
+			[]string{"install process"}, "--trust"},
 		"hostile is never said to be more": {world{strict, owner, process}, glovebox.Request{Trust: "hostile"}, "", "",
 			"isolation.unavailable", nil, []string{"--trust"}, "model"},
 		"nothing at all": {world{strict, owner, having()}, glovebox.Request{}, "", "", "isolation.unavailable", nil,

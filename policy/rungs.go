@@ -141,12 +141,17 @@ func (c *choice) lowest() glovebox.Decision {
 			first = err
 		}
 	}
-	return c.missing(allowed[0], first, first.Fix+"; "+c.otherTrust())
+	fix := first.Fix
+	if other := c.otherTrust(); other != "" {
+		fix += "; " + other
+	}
+	return c.missing(allowed[0], first, fix)
 }
 
 func (c *choice) rule() string { return "trust." + string(c.trust) }
 
-// otherTrust is what a caller may do who knows more about the code. It never says that less is known.
+// otherTrust is what a caller may do who knows more about the code; empty where no more trust would get a lower rung. It
+// never says that less is known.
 func (c *choice) otherTrust() string {
 	model := choice{policy: c.policy, tenant: c.tenant, trust: glovebox.TrustModel, can: c.can}
 	model.needed = c.policy.rungs[model.trust]
@@ -156,6 +161,9 @@ func (c *choice) otherTrust() string {
 				return fmt.Sprintf("or, if you know that no stranger's text shaped the code: --trust model --isolation %s", r)
 			}
 		}
+	}
+	if c.policy.rungs[glovebox.TrustTrusted].Rank() >= c.needed.Rank() {
+		return ""
 	}
 	return "or, if you know more about where the code came from, say so with --trust"
 }

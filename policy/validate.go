@@ -160,8 +160,8 @@ func checkBuilt(r *glovebox.Request) *glovebox.Decision {
 		{"detach", r.Detach},
 	} {
 		if f.set {
-			return refuse("field."+f.name, glovebox.CodeUnavailable, "leave --"+f.name+" out",
-				"--%s is not available in this version", f.name)
+			return refuse("field."+f.name, glovebox.CodeUnavailable, "leave "+f.name+" out",
+				"%s is not available in this version", f.name)
 		}
 	}
 	for _, in := range r.Inputs {

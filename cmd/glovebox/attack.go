@@ -97,14 +97,19 @@ func rungsToAttack(ctx context.Context, svc glovebox.Service, asked glovebox.Iso
 	}
 	missing := map[glovebox.Isolation]bool{glovebox.IsolationRemote: true}
 	var rungs []glovebox.Isolation
+	general := false // something is missing that every rung needs
 	for _, c := range report.Controls {
+		if c.Isolation == "" {
+			general = general || c.Required && !c.Available
+			continue
+		}
 		missing[c.Isolation] = missing[c.Isolation] || c.Required && !c.Available
 		if !slices.Contains(rungs, c.Isolation) {
 			rungs = append(rungs, c.Isolation)
 		}
 	}
 	rungs = slices.DeleteFunc(rungs, func(r glovebox.Isolation) bool { return missing[r] })
-	if len(rungs) == 0 {
+	if len(rungs) == 0 || general {
 		return nil, glovebox.Errorf(glovebox.CodeUnavailable,
 			"run `glovebox doctor`, which tells what is missing and what mends it", "no rung can be had on this machine")
 	}

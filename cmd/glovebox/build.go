@@ -51,7 +51,7 @@ func (a *app) imageBuild() *cobra.Command {
 		}
 		b := &build{app: a, file: file, name: name, replace: replace, update: update, log: io.Discard}
 		if !quiet {
-			b.log = &progress{to: a.errs}
+			b.log = &progress{to: a.errs, begun: time.Now()}
 		}
 		return b.run(cmd)
 	}
@@ -311,11 +311,12 @@ func publicCode(err error) glovebox.Code {
 	return ""
 }
 
-// progress shows the lines of a log, made safe for a terminal.
+// progress shows the lines of a log and when they came, made safe for a terminal.
 type progress struct {
-	mu   sync.Mutex
-	to   io.Writer
-	part []byte
+	mu    sync.Mutex
+	to    io.Writer
+	begun time.Time
+	part  []byte
 }
 
 // Write shows whole lines.
@@ -329,7 +330,7 @@ func (p *progress) Write(b []byte) (int, error) {
 				continue
 			}
 		}
-		say(p.to, string(p.part))
+		say(p.to, fmt.Sprintf("%4.0f s  %s", time.Since(p.begun).Seconds(), p.part))
 		p.part = p.part[:0]
 	}
 	return len(b), nil

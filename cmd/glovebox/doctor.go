@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -57,7 +58,7 @@ func (a *app) showReport(r *glovebox.Report) {
 	w := tabwriter.NewWriter(a.out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "RUNG\tCONTROL\tSTATE\tDETAIL")
 	for _, c := range r.Controls {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", c.Isolation, line(c.Name), controlState(c), line(c.Detail))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", cmp.Or(c.Isolation, "all"), line(c.Name), controlState(c), line(c.Detail))
 	}
 	w.Flush()
 	told := map[string]string{}
@@ -69,7 +70,7 @@ func (a *app) showReport(r *glovebox.Report) {
 			} else {
 				told[fix] = line(c.Name)
 			}
-			fmt.Fprintf(a.out, "fix %s %s: %s\n", c.Isolation, line(c.Name), fix)
+			fmt.Fprintf(a.out, "fix %s %s: %s\n", cmp.Or(c.Isolation, "all"), line(c.Name), fix)
 		}
 	}
 	for _, image := range r.Images {

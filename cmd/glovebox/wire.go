@@ -18,6 +18,9 @@ import (
 // drivers are those of the rungs of this machine. What the machine lacks for one is told by it when it is asked. Ids,
 // control groups and init are those of drivers.process for all.
 func drivers(s settings) ([]driver.Driver, error) {
+	for _, path := range []*string{&s.process.init, &s.gvisor.runsc, &s.microvm.qemu, &s.microvm.kernel} {
+		*path = hostside.Followed(*path)
+	}
 	pool := hostside.IDPool{Start: s.process.uids.start, Count: s.process.uids.count}
 	scratch := filepath.Join(s.dataDir, "scratch")
 	config := process.Config{Init: s.process.init, Cgroup: s.process.cgroup, IDs: pool, ScratchDir: scratch,

@@ -66,7 +66,7 @@ func rendered() string {
 	for _, rung := range local {
 		cases := Absent(rung)
 		if len(cases) == 0 {
-			fmt.Fprintf(&s, "- `%s`: nothing; it passes every case.\n", rung)
+			fmt.Fprintf(&s, "- `%s`: nothing; it is held to every case.\n", rung)
 			continue
 		}
 		for _, name := range slices.Sorted(maps.Keys(cases)) {

@@ -20,9 +20,6 @@ import (
 	"glovebox/internal/hostside"
 )
 
-// runscFix mends a runsc that is not where it should be.
-const runscFix = "keep runsc in the folder of glovebox, executable (make build puts it into bin)"
-
 // found is what the machine had when it was looked at. It is safe for concurrent use.
 type found struct {
 	mu  sync.Mutex
@@ -51,8 +48,8 @@ func (d *Driver) Available(context.Context) error {
 
 // look examines what a look tells that starts nothing.
 func (d *Driver) look() []glovebox.Control {
-	return []glovebox.Control{d.programControl("runsc", d.cfg.Runsc, runscFix),
-		d.programControl("glovebox-init", d.cfg.Init, hostside.InitFix), d.idControl()}
+	return []glovebox.Control{d.programControl("runsc", "drivers.gvisor.runsc", d.cfg.Runsc),
+		d.programControl("glovebox-init", hostside.InitKey, d.cfg.Init), d.idControl()}
 }
 
 // Controls examines the machine for each control of the rung.
@@ -88,13 +85,15 @@ func control(name string, available bool, detail, fix string) glovebox.Control {
 	return glovebox.Control{Isolation: glovebox.IsolationGVisor, Name: name, Available: available, Detail: detail, Fix: fix}
 }
 
-func (d *Driver) programControl(name, path, fix string) glovebox.Control {
+func (d *Driver) programControl(name, key, path string) glovebox.Control {
 	if err := unix.Access(path, unix.X_OK); err != nil {
-		return control(name, false, "missing or not executable", fix)
+		r := hostside.Missing(name, key, path)
+		return control(name, false, r.Public, r.Fix)
 	}
 	if name == "runsc" {
 		version := readVersion(path)
-		return control(name, version != "", cmp.Or(version, "it was not built from gVisor"), fix)
+		return control(name, version != "", cmp.Or(version, path+" was not built from gVisor"),
+			"make build builds it; "+key+" in glovebox.yaml names another place")
 	}
 	return control(name, true, "found", "")
 }

@@ -101,7 +101,7 @@ func (s *sandbox) spawn(ctx context.Context) error {
 	}
 	guard, err := hostside.Spawn(s.driver.cfg.Init, null, far, cradle, kernelCapabilities...)
 	if err != nil {
-		return errors.Join(s.driver.around.Spawn(err), conn.Close())
+		return errors.Join(s.driver.around.Spawn(s.driver.cfg.Init, err), conn.Close())
 	}
 	s.guard = guard
 	go func() {

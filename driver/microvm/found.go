@@ -16,6 +16,7 @@ import (
 
 	"glovebox"
 	"glovebox/driver"
+	"glovebox/internal/hostside"
 )
 
 // found is what a machine has of what the rung needs.
@@ -34,8 +35,6 @@ const (
 	kvmFix = "use a machine with hardware virtualisation (in a virtual machine: switch nested virtualisation on), modprobe " +
 		"kvm_intel or kvm_amd, and let Glovebox open /dev/kvm; to try the rung without its protection set " +
 		"drivers.microvm.emulated: true"
-	agentFix = "keep glovebox-guest and glovebox-init in the folder of glovebox, both executable (make build puts them " +
-		"into bin)"
 )
 
 // moduleNames are the parts of the kernel that a guest needs, in the order in which they are loaded. What is built in is
@@ -45,7 +44,7 @@ var moduleNames = []string{
 }
 
 func unavailable(fix, format string, args ...any) error {
-	return glovebox.Errorf(glovebox.CodeUnavailable, fix, "the microvm rung is not to be had: "+format, args...)
+	return glovebox.Errorf(glovebox.CodeUnavailable, fix, format, args...)
 }
 
 // look looks for all that the rung needs.
@@ -74,16 +73,23 @@ func (d *Driver) findQEMU() (string, error) {
 	}
 	for _, p := range paths {
 		if unix.Access(p, unix.X_OK) == nil {
-			return p, nil
+			return hostside.Followed(p), nil
 		}
+	}
+	if d.cfg.QEMU != "" {
+		return "", unavailable("set drivers.microvm.qemu in glovebox.yaml to where qemu-system-x86_64 is, or leave it out",
+			"QEMU is not at %s, which drivers.microvm.qemu names, or not executable", d.cfg.QEMU)
 	}
 	return "", unavailable(qemuFix, "QEMU is not at %s", strings.Join(paths, " or "))
 }
 
 func (d *Driver) findAgent() error {
-	for _, p := range []string{d.cfg.Guest, d.cfg.Init} {
-		if unix.Access(p, unix.X_OK) != nil {
-			return unavailable(agentFix, "%s is missing or not executable", filepath.Base(p))
+	for _, p := range []struct{ name, key, path string }{
+		{"glovebox-guest", "", d.cfg.Guest}, {"glovebox-init", hostside.InitKey, d.cfg.Init},
+	} {
+		if unix.Access(p.path, unix.X_OK) != nil {
+			r := hostside.Missing(p.name, p.key, p.path)
+			return unavailable(r.Fix, "%s", r.Public)
 		}
 	}
 	return nil

@@ -243,9 +243,9 @@ func TestPlausible(t *testing.T) {
 func TestAvailable(t *testing.T) {
 	for _, c := range []struct{ remove, named, fix string }{
 		{"", "", ""},
-		{"bin/qemu-system-x86_64", "QEMU", "apt-get install"},
+		{"bin/qemu-system-x86_64", "QEMU", "drivers.microvm.qemu"},
 		{"bin/glovebox-guest", "glovebox-guest", "make build"},
-		{"bin/glovebox-init", "glovebox-init", "make build"},
+		{"bin/glovebox-init", "glovebox-init", "drivers.process.init"},
 		{"boot", "no kernel", "linux-image-cloud-amd64"},
 		{"lib/modules", "modules", "linux-image-cloud-amd64"},
 		{"lib/modules/6.10.0-1-cloud-amd64/kernel/erofs.ko", "no erofs", "linux-image-cloud-amd64"},

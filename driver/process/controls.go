@@ -79,13 +79,17 @@ func control(name string, available bool, detail, fix string) glovebox.Control {
 
 func (d *Driver) initControl() glovebox.Control {
 	if err := unix.Access(d.cfg.Init, unix.X_OK); err != nil {
-		return control("glovebox-init", false, "missing or not executable", hostside.InitFix)
+		r := hostside.Missing("glovebox-init", hostside.InitKey, d.cfg.Init)
+		return control("glovebox-init", false, r.Public, r.Fix)
 	}
 	return control("glovebox-init", true, "found", "")
 }
 
 // namespaceControl makes the namespaces of a sandbox for an init that is told nothing and ends.
 func (d *Driver) namespaceControl(ctx context.Context) glovebox.Control {
+	if unix.Access(d.cfg.Init, unix.X_OK) != nil {
+		return control("namespaces", false, "they could not be tried: glovebox-init is missing", "mend glovebox-init first")
+	}
 	cmd := exec.CommandContext(ctx, d.cfg.Init)
 	cmd.Env = []string{}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: hostside.Namespaces}

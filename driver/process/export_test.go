@@ -25,7 +25,7 @@ func Around(d *Driver, proc string, root bool) {
 }
 
 // Spawn, Step and Unmapped are what a driver says of refusals by the kernel.
-func (d *Driver) Spawn(err error) error { return d.around.Spawn(err) }
+func (d *Driver) Spawn(err error) error { return d.around.Spawn(d.cfg.Init, err) }
 
 func (d *Driver) Step(name string, errno unix.Errno) error {
 	return d.around.Step(name, errno, errors.New("inside: "+name))

@@ -166,7 +166,7 @@ func (s *sandbox) spawnFresh(far *os.File) (*hostside.Init, error) {
 	}
 	started, err := hostside.Spawn(s.driver.cfg.Init, null, far, cradle)
 	if err != nil {
-		return nil, s.driver.around.Spawn(err)
+		return nil, s.driver.around.Spawn(s.driver.cfg.Init, err)
 	}
 	return started, nil
 }

@@ -284,7 +284,7 @@ func TestRefusalsAreExplained(t *testing.T) {
 			err: unix.EPERM, step: "mount proc", detail: "could not mount proc", fix: "outside of the container"},
 		"a filter that answers": {err: unix.EBUSY, step: "install system call filter", detail: "takes one such filter",
 			fix: "security.syscalls.intercept"},
-		"no init": {err: unix.ENOENT, detail: "glovebox-init is missing", fix: "make build"},
+		"no init": {err: unix.ENOENT, detail: "glovebox-init is missing at /", fix: "drivers.process.init"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := around(t, c.files, c.root)

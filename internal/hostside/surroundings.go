@@ -28,9 +28,6 @@ func (r Refusal) Because(op string, err error) error {
 	return &glovebox.Error{Code: glovebox.CodeUnavailable, Op: op, Public: r.Public, Fix: r.Fix, Err: err}
 }
 
-// InitFix mends a glovebox-init that is not where it should be.
-const InitFix = "keep glovebox-init in the folder of glovebox, both executable (make build puts them into bin)"
-
 // SeccompFix mends a filter of system calls that stands over this process.
 const SeccompFix = "docker run --security-opt seccomp=unconfined (podman and nerdctl take the same), or a profile that " +
 	"lets clone3, clone, unshare, mount and pivot_root through"
@@ -111,11 +108,11 @@ func (s Surroundings) rights(what string) Refusal {
 	return Refusal{what, "start glovebox outside of the container, filter or profile that it runs in"}
 }
 
-// Spawn explains why init could not be started.
-func (s Surroundings) Spawn(err error) error {
+// Spawn explains why init, at a path, could not be started.
+func (s Surroundings) Spawn(init string, err error) error {
 	switch {
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.EACCES):
-		return Refusal{"glovebox-init is missing or may not be executed", InitFix}.Because("start init", err)
+		return Missing("glovebox-init", InitKey, init).Because("start init", err)
 	case errors.Is(err, unix.EPERM), errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EUSERS), errors.Is(err, unix.ENOSYS):
 		return s.UserNamespaces(err).Because("start init", err)
 	}

@@ -20,6 +20,29 @@ func Reserved() []string {
 	return []string{"code", "dev", "inputs", "outputs", "proc", "run", "sys", "tmp", "workspace"}
 }
 
+// passwords are the lists of passwords, which no image has.
+var passwords = []string{"/etc/shadow", "/etc/gshadow", "/etc/shadow-", "/etc/gshadow-", "/etc/passwd-", "/etc/group-"}
+
+// inVar are the links that every image has in /var.
+var inVar = map[string]string{"/var/tmp": "/tmp", "/var/run": "/run"}
+
+// Covered tells whether no program would see what an image has at an absolute path, since every sandbox has its own there.
+func Covered(path string) bool {
+	if top, _, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/"); slices.Contains(Reserved(), top) {
+		return true
+	}
+	for name := range inVar {
+		if path == name || strings.HasPrefix(path, name+"/") {
+			return true
+		}
+	}
+	own := func(f driver.File) bool { return f.Path == path && !keeps(f.Path) }
+	return path == "/etc/localtime" || slices.Contains(passwords, path) || slices.ContainsFunc(synthetic, own)
+}
+
+// keeps tells whether the image's own file at a path goes before the one that every image has.
+func keeps(path string) bool { return path == "/etc/shells" || path == "/etc/timezone" }
+
 // Settings is what an image says beside its files.
 type Settings struct {
 	// Env are variables that a run has unless it sets them itself, as NAME=VALUE, sorted.
@@ -146,27 +169,24 @@ func Settle(t *unpack.Tree) error {
 	}
 	for _, f := range synthetic {
 		data := f.Data
-		switch f.Path {
-		case "/etc/passwd", "/etc/group":
-			if own, err := t.Read(f.Path, maxAccounts); err == nil {
-				data = accounts(f.Data, own)
-			}
-		case "/etc/shells", "/etc/timezone":
-			if _, err := t.Read(f.Path, maxAccounts); err == nil {
-				continue
-			}
+		own, err := t.Read(f.Path, maxAccounts)
+		switch {
+		case err != nil:
+		case f.Path == "/etc/passwd" || f.Path == "/etc/group":
+			data = accounts(f.Data, own)
+		case keeps(f.Path):
+			continue
 		}
 		if err := t.Put(f.Path, data, false); err != nil {
 			return err
 		}
 	}
-	for _, name := range []string{"/etc/shadow", "/etc/gshadow", "/etc/shadow-", "/etc/gshadow-", "/etc/passwd-",
-		"/etc/group-"} {
+	for _, name := range passwords {
 		if err := t.Remove(name); err != nil {
 			return err
 		}
 	}
-	for name, target := range map[string]string{"/var/tmp": "/tmp", "/var/run": "/run"} {
+	for name, target := range inVar {
 		if kind := t.Names("/")["var"]; kind != unpack.Folder {
 			continue
 		}

@@ -8,7 +8,7 @@ for dir in bin sbin lib lib64; do ln -s usr/$dir $root/$dir; done
 
 debs() { while read -r name; do printf '/debs/%s\n' "$name"; done < "/inputs/$1"; }
 
-echo "unpacking what everything needs"
+echo "==> unpacking what everything needs"
 debs essential | while read -r deb; do
 	dpkg-deb --fsys-tarfile "/inputs$deb" | tar -x -C $root --keep-directory-symlink -p
 done
@@ -27,12 +27,12 @@ install() {
 		--path-exclude='/usr/share/man/*' --path-exclude='/usr/share/info/*' --path-exclude='/usr/share/doc/*' \
 		--path-include='/usr/share/doc/*/copyright' --path-exclude='/usr/share/locale/*' --install "$@"
 }
-echo "installing base-passwd"
+echo "==> installing base-passwd"
 install $(debs essential | grep /base-passwd_)
-echo "installing what everything needs"
+echo "==> installing what everything needs"
 install $(debs essential)
 if [ -s /inputs/others ]; then
-	echo "installing packages"
+	echo "==> installing packages"
 	install $(debs others)
 fi
 chroot $root dpkg --configure -a
@@ -45,5 +45,5 @@ umount $root/dev $root/proc $root/debs
 rmdir $root/debs
 rm -rf $root/usr/sbin/policy-rc.d $root/var/cache/* $root/var/log/* $root/var/lib/apt/lists/* $root/tmp/* \
 	$root/var/lib/dpkg/*-old $root/var/cache/debconf/*-old
-echo "packing"
+echo "==> packing"
 tar -C $root --sort=name --numeric-owner -cf /outputs/image.tar .

@@ -45,7 +45,7 @@ type Config struct {
 	Assemble func(context.Context, Assembly) error
 	// Ready tells whether Assemble can be, before anything is fetched.
 	Ready func(context.Context) error
-	// Log gets what goes on, for whoever waits.
+	// Log gets a line for each step, and where an assembly fails the last lines of its tools, for whoever waits.
 	Log io.Writer
 }
 
@@ -56,13 +56,17 @@ type Builder struct{ cfg Config }
 func New(cfg Config) *Builder { return &Builder{cfg} }
 
 // Build builds an image and keeps it under a name. locked is what the lock file says, nil where there is none or it is to be
-// made anew. It returns what was fetched, for the lock file. source tells what it is made from.
+// made anew. It returns what was fetched, for the lock file. source tells what it is made from. A name that is taken is
+// refused before anything is fetched, unless it is to be replaced.
 func (b *Builder) Build(ctx context.Context, name, source string, r Recipe, locked []Locked, replace bool) (
 	*imagestore.Stored, []Locked, error) {
 	if err := imagestore.CheckName(name); err != nil {
 		return nil, nil, err
 	}
 	if err := r.check(name); err != nil {
+		return nil, nil, err
+	}
+	if err := b.cfg.Store.Free(name); err != nil && !replace {
 		return nil, nil, err
 	}
 	if r.Base == Release {
@@ -103,11 +107,12 @@ func (w *work) build(ctx context.Context) (s image.Settings, err error) {
 	defer func() {
 		err = errors.Join(err, w.fetch.root.Close(), folder.Remove(context.WithoutCancel(ctx)))
 	}()
-	for _, step := range []func(context.Context) error{w.base, w.wheels, w.nodeModules, w.goModules, w.files} {
+	for _, step := range []func(context.Context) error{w.base, w.preimport, w.wheels, w.nodeModules, w.goModules, w.files} {
 		if err := step(ctx); err != nil {
 			return s, err
 		}
 	}
+	fmt.Fprintln(w.cfg.Log, "sealing")
 	for name, value := range w.recipe.Env {
 		w.env[name] = value
 	}
@@ -164,6 +169,10 @@ func (w *work) base(ctx context.Context) error {
 		return err
 	}
 	w.distribution = true
+	python := func(l Locked) bool { return strings.HasPrefix(l.Name, "python3") }
+	if len(w.recipe.Preimport) > 0 && !slices.ContainsFunc(list, python) { // which would be known minutes later
+		return noPython("preimport")
+	}
 	inputs := filepath.Join(w.fetch.dir, "inputs")
 	if err := errors.Join(os.Mkdir(inputs, 0o755), os.Rename(d.dir, filepath.Join(inputs, "debs")),
 		os.WriteFile(filepath.Join(inputs, "essential"), lines(d.essential), 0o644),
@@ -171,8 +180,16 @@ func (w *work) base(ctx context.Context) error {
 		return fmt.Errorf("hand over the packages: %w", err)
 	}
 	fmt.Fprintln(w.cfg.Log, "assembling without a network")
-	return keyed("apt", w.cfg.Assemble(ctx, Assembly{Script: assembleScript, Inputs: inputs, Log: w.cfg.Log,
-		Take: func(f *os.File) error { return w.tree.Layer(ctx, f, false) }}))
+	log := &steps{to: w.cfg.Log}
+	err = w.cfg.Assemble(ctx, Assembly{Script: assembleScript, Inputs: inputs, Log: log,
+		Take: func(f *os.File) error {
+			fmt.Fprintln(w.cfg.Log, "unpacking what was assembled")
+			return w.tree.Layer(ctx, f, false)
+		}})
+	if err != nil {
+		log.tell()
+	}
+	return keyed("apt", err)
 }
 
 func lines(list []string) []byte {
@@ -235,8 +252,23 @@ func (w *work) python() (version, site string, err error) {
 			}
 		}
 	}
-	return "", "", keyed("pip", glovebox.Errorf(glovebox.CodeInvalid, "add python3 to apt, or name a base that has it",
+	return "", "", noPython("pip")
+}
+
+func noPython(key string) error {
+	return keyed(key, glovebox.Errorf(glovebox.CodeInvalid, "add python3 to apt, name a base that has it, or leave "+key+" out",
 		"there is no Python in the image"))
+}
+
+// preimport refuses modules for a Python that is not there.
+func (w *work) preimport(context.Context) error {
+	if len(w.recipe.Preimport) == 0 {
+		return nil
+	}
+	if _, _, err := w.python(); err != nil {
+		return noPython("preimport")
+	}
+	return nil
 }
 
 func (w *work) wheels(ctx context.Context) error {

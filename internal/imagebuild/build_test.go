@@ -56,7 +56,11 @@ func TestRecipe(t *testing.T) {
 		"relative":        {Recipe{Base: Release, Files: []File{{Path: "etc/x"}}}, glovebox.CodeInvalid, "files", "no path"},
 		"cycle":           {Recipe{Base: "self"}, glovebox.CodeInvalid, "base", "its own base"},
 		"base":            {Recipe{Base: "../x"}, glovebox.CodeInvalid, "base", "name of an image"},
-		"host":            {Recipe{Base: "host"}, glovebox.CodeInvalid, "base", "host"},
+		"host":            {Recipe{Base: "host"}, glovebox.CodeInvalid, "base", "base: release"},
+		"covered":         {Recipe{Base: Release, Files: []File{{Path: "/code/x"}}}, glovebox.CodeInvalid, "files", "/opt"},
+		"covered link":    {Recipe{Base: Release, Files: []File{{Path: "/var/tmp/x"}}}, glovebox.CodeInvalid, "files", "own there"},
+		"replaced":        {Recipe{Base: Release, Files: []File{{Path: "/etc/passwd"}}}, glovebox.CodeInvalid, "files", "own there"},
+		"not covered":     {Recipe{Base: Release, Files: []File{{Path: "/etc/timezone"}, {Path: "/opt/code"}, {Path: "/codes"}}}, "", "", ""},
 		"apt over others": {Recipe{Base: "other", Apt: []string{"aa"}}, glovebox.CodeUnavailable, "apt", "base: release"},
 	} {
 		err := tt.recipe.check("self")
@@ -213,8 +217,16 @@ func TestBuildOver(t *testing.T) {
 	if info, err := os.Stat(filepath.Join(u.Tree(), "opt/x")); err != nil || info.Mode() != 0o555 {
 		t.Error(info, err)
 	}
-	if again, _, err := b.Build(t.Context(), "over", "test", r, nil, false); err != nil || again.Digest != st.Digest {
+	if again, _, err := b.Build(t.Context(), "over", "test", r, nil, true); err != nil || again.Digest != st.Digest {
 		t.Errorf("built again: %v, %v", again, err)
+	}
+	_, _, err = b.Build(t.Context(), "over", "test", Recipe{Base: "bas"}, nil, false)
+	wants(t, err, glovebox.CodeConflict, "", "--replace") // before it is looked for what it is made of
+	_, err = s.Add(t.Context(), "bare", "test", false, func(_ context.Context, tree *unpack.Tree, _ string) (image.Settings, error) {
+		return image.Settings{}, tree.Put("/usr/bin/true", []byte("x"), true)
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
 	for name, tt := range map[string]struct {
 		r        Recipe
@@ -223,6 +235,7 @@ func TestBuildOver(t *testing.T) {
 	}{
 		"no base":   {Recipe{Base: "bas"}, glovebox.CodeNotFound, "base", "did you mean base?"},
 		"no gvisor": {Recipe{Base: Release, Apt: []string{"aa"}}, glovebox.CodeUnavailable, "base", "no gvisor rung"},
+		"no python": {Recipe{Base: "bare", Preimport: []string{"os"}}, glovebox.CodeInvalid, "preimport", "no Python"},
 		"no module": {Recipe{Base: "base", Preimport: []string{"os; x"}}, glovebox.CodeInvalid, "preimport", "no name of a module"},
 	} {
 		_, _, err := b.Build(t.Context(), "x-"+strings.ReplaceAll(name, " ", "-"), "test", tt.r, nil, false)
@@ -269,12 +282,12 @@ func TestPip(t *testing.T) {
 	if u.Forks() {
 		t.Error("an image with a wheel is taken for the distribution's alone")
 	}
-	if _, _, err := b.Build(t.Context(), "with", "test", r, fetched, false); err != nil {
+	if _, _, err := b.Build(t.Context(), "with", "test", r, fetched, true); err != nil {
 		t.Errorf("locked: %v", err)
 	}
 	wheel(t, links, "demo_pkg-1.0-py3-none-any.whl", "evil.py", "x", "demo_pkg-1.0.dist-info/METADATA",
 		"Metadata-Version: 2.1\nName: demo-pkg\nVersion: 1.0\n", "demo_pkg-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
-	_, _, err = b.Build(t.Context(), "with", "test", r, fetched, false)
+	_, _, err = b.Build(t.Context(), "with", "test", r, fetched, true)
 	wants(t, err, glovebox.CodeConflict, "pip", "another hash")
 	_, _, err = b.Build(t.Context(), "none", "test", Recipe{Base: "base", Pip: []string{"absent-pkg"}}, nil, false)
 	wants(t, err, glovebox.CodeUnavailable, "pip", "absent-pkg")

@@ -75,6 +75,10 @@ func CheckPath(p string) error {
 		return glovebox.Errorf(glovebox.CodeInvalid, "write an absolute path such as /etc/name, without . or ..",
 			"%.120q is no path for a file of an image", p)
 	}
+	if image.Covered(p) {
+		return glovebox.Errorf(glovebox.CodeInvalid, "put it elsewhere, such as beneath /opt, or pass it with --input",
+			"no program would see %.120q of an image: every sandbox has its own there", p)
+	}
 	return nil
 }
 
@@ -106,6 +110,10 @@ func (r *Recipe) check(name string) error {
 			"there are more than %d files", maxFiles))
 	case r.Base == Release:
 		return nil
+	case r.Base == "host":
+		return keyed("base", glovebox.Errorf(glovebox.CodeInvalid, "say base: "+Release+
+			", which makes the release of this machine's distribution anew, or name an image",
+			"host is what this machine itself has, and no base"))
 	case r.Base == name:
 		return keyed("base", glovebox.Errorf(glovebox.CodeInvalid, "name another image, or say --name",
 			"the image is its own base"))
@@ -113,5 +121,9 @@ func (r *Recipe) check(name string) error {
 		return keyed("apt", glovebox.Errorf(glovebox.CodeUnavailable, "say base: "+Release+", or leave apt out",
 			"packages of the distribution can be installed over the base %s alone", Release))
 	}
-	return keyed("base", imagestore.CheckName(r.Base))
+	if imagestore.CheckName(r.Base) != nil {
+		return keyed("base", glovebox.Errorf(glovebox.CodeInvalid, "say base: "+Release+", or name an image that "+
+			"`glovebox image ls` lists", "%.80q cannot be the name of an image", r.Base))
+	}
+	return nil
 }

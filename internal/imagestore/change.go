@@ -188,6 +188,23 @@ func replaceFile(name, text string) error {
 // alone holds the store for a change of its names. It is short.
 func (s *Store) alone() (*os.File, error) { return livefolder.Lock(s.cfg.Dir, 0) }
 
+// Free is nil while no image has a name, else a *glovebox.Error with code conflict. Another may take it the next moment.
+func (s *Store) Free(name string) error {
+	switch digest, err := s.Digest(name); {
+	case publicCode(err) == glovebox.CodeNotFound:
+		return nil
+	case err != nil:
+		return err
+	default:
+		return taken(name, digest)
+	}
+}
+
+func taken(name, digest string) error {
+	return glovebox.Errorf(glovebox.CodeConflict, "say --replace, or --name with another one",
+		"there is another image named %s (%.19s…)", name, digest)
+}
+
 // commit gives an image that was made its place and its name. On success f holds nothing any more that is to be removed.
 func (s *Store) commit(ctx context.Context, f *livefolder.Folder, st *Stored, replace bool) (err error) {
 	alone, err := s.alone()
@@ -202,8 +219,7 @@ func (s *Store) commit(ctx context.Context, f *livefolder.Folder, st *Stored, re
 	case err != nil && !replace:
 		return err
 	case err == nil && was != st.Digest && !replace:
-		return glovebox.Errorf(glovebox.CodeConflict, "say --replace, or --name with another one",
-			"there is another image named %s (%.19s…)", st.Name, was)
+		return taken(st.Name, was)
 	}
 	back, err := s.place(ctx, f, st)
 	if err != nil {
@@ -249,7 +265,8 @@ func (s *Store) place(ctx context.Context, f *livefolder.Folder, st *Stored) (ba
 
 func inUse(name string, err error) error {
 	if errors.Is(err, unix.EWOULDBLOCK) {
-		return glovebox.Errorf(glovebox.CodeConflict, "wait for the runs that use it to end, or stop the server that does",
+		return glovebox.Errorf(glovebox.CodeConflict, "wait for the runs that use it to end; a server lets go of it "+
+			"pool.idle (10 minutes unless set) and a minute after the last one, or when it is stopped",
 			"the image %s is in use", name)
 	}
 	return err
