@@ -214,8 +214,12 @@ func (c *choice) grant(r glovebox.Isolation, rule string) glovebox.Decision {
 }
 
 func (c *choice) missing(r glovebox.Isolation, err *glovebox.Error, fix string) glovebox.Decision {
+	why := err.Public
+	if rest, ok := strings.CutPrefix(why, "the "+string(r)+" rung "); ok { // which was just said
+		why = "it " + rest
+	}
 	return *refuse("isolation.unavailable", glovebox.CodeUnavailable, strings.TrimPrefix(fix, "; "),
-		"%s, and the %s rung is not available here: %s", c.reason, r, err.Public)
+		"%s, and the %s rung is not available here: %s", c.reason, r, why)
 }
 
 func words(rungs []glovebox.Isolation) []string {
