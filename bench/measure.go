@@ -14,7 +14,8 @@ import (
 )
 
 // measure measures the memory of spares, while nothing else was asked for yet, then latency one at a time and with several
-// callers, then memory with live runs. What nothing must be reached with comes last.
+// callers, then memory with live runs. What nothing must be reached with comes last, and last of all rungs above the process
+// rung: the spares that a server makes in place of theirs would take its processors from whoever has the next turn.
 func (b *bench) measure(ctx context.Context) error {
 	b.memory(ctx, "memory of spares", b.spares)
 	if err := b.addServer(ctx); err != nil {
@@ -22,7 +23,7 @@ func (b *bench) measure(ctx context.Context) error {
 	}
 	if slices.Contains(b.cfg.Callers, 1) {
 		for _, j := range b.workloads {
-			if err := b.rounds(ctx, j); err != nil {
+			if err := b.rounds(ctx, j, false); err != nil {
 				return glovebox.Internal("measure", err)
 			}
 			if j.name == "print" && j.lang == "python" {
@@ -38,7 +39,16 @@ func (b *bench) measure(ctx context.Context) error {
 	}
 	b.kept = 0
 	b.memory(ctx, "memory with live runs", b.sleepers)
-	return b.bursts(ctx, func(j workload) bool { return j.name == "csv" && (!b.cfg.Quick || len(b.cfg.Workloads) > 0) })
+	csv := func(j workload) bool { return j.name == "csv" && (!b.cfg.Quick || len(b.cfg.Workloads) > 0) }
+	if err := b.bursts(ctx, csv); err != nil || !slices.Contains(b.cfg.Callers, 1) {
+		return err
+	}
+	for _, j := range b.workloads {
+		if err := b.rounds(ctx, j, true); err != nil {
+			return glovebox.Internal("measure", err)
+		}
+	}
+	return nil
 }
 
 // bursts measures workloads with every number of callers above one.
@@ -60,13 +70,16 @@ func (b *bench) bursts(ctx context.Context, want func(workload) bool) error {
 // fifty interpreters with pandas at a time are more than a small machine has room for.
 const mostCallersBig = 20
 
-// rounds lets the subjects take turns, one run at a time.
-func (b *bench) rounds(ctx context.Context, j workload) error {
+// rounds lets the subjects of the process rung and below, or those above it, take turns, one run at a time.
+func (b *bench) rounds(ctx context.Context, j workload, above bool) error {
 	var cells []*cell
 	for _, s := range b.subjects {
-		if s.does(j) && (!b.cfg.Quick || j.name == "print" || s.burst && s.name != "runc") {
+		if s.above == above && s.does(j) && (!b.cfg.Quick || j.name == "print" || s.burst && s.name != "runc") {
 			cells = append(cells, newCell(s, j, 1))
 		}
+	}
+	if len(cells) == 0 {
+		return nil
 	}
 	rounds := max(b.cfg.Rounds/j.share, 2)
 	b.progress("%s: %d rounds of %d subjects", j.title(), rounds, len(cells))

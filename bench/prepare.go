@@ -122,12 +122,13 @@ func (b *bench) prepareSubjects(ctx context.Context) error {
 	python := []string{"python"}
 	b.subjects = append(b.subjects,
 		&subject{name: coldName, rung: "process", langs: languages, burst: true, run: command(processFence)},
-		&subject{name: coldName + defaults, rung: "default", langs: python, workloads: []string{"print"}, run: command(fence{})},
+		&subject{name: coldName + defaults, rung: "default", above: true, langs: python, workloads: []string{"print"},
+			run: command(fence{})},
 		&subject{name: engineName, rung: "process", langs: python, run: b.ask(b.engine, processFence), meter: ownCPU,
 			settle: func(ctx context.Context) { wait(ctx, 2*pause) }, ended: b.ended(b.engine)})
 	for _, rung := range b.higher {
 		f, name := above(rung)
-		b.subjects = append(b.subjects, &subject{name: coldName + name, rung: string(rung), langs: python,
+		b.subjects = append(b.subjects, &subject{name: coldName + name, rung: string(rung), above: true, langs: python,
 			workloads: higherWorkloads, run: command(f)})
 	}
 	return nil
@@ -172,7 +173,7 @@ func (b *bench) addServer(ctx context.Context) error {
 	languages := slices.Sorted(maps.Keys(b.programs))
 	warm := func(f fence, name, rung string, langs, workloads []string, burst bool) {
 		b.subjects = append(b.subjects, &subject{name: name, rung: rung, langs: langs, workloads: workloads, burst: burst,
-			spares: true, run: b.ask(s.client, f), meter: meter, unmetered: meter == nil, coarse: true,
+			above: rung != "process", spares: true, run: b.ask(s.client, f), meter: meter, unmetered: meter == nil, coarse: true,
 			settle: s.settle, ended: b.ended(s.client)})
 	}
 	warm(processFence, warmName, "process", languages, nil, true)

@@ -18,6 +18,7 @@ type subject struct {
 	langs     []string
 	workloads []string // empty means all
 	burst     bool     // it is measured with several callers too
+	above     bool     // its rung is above the process rung, or may be
 	// spares says that it keeps some ready.
 	spares bool
 
