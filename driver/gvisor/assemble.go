@@ -115,7 +115,7 @@ func (d *Driver) Assemble(ctx context.Context, a Assembly) (err error) {
 
 // killGroup ends what is left of a kernel.
 func (s *sandbox) killGroup(ctx context.Context) error {
-	ctx, cancel := undoContext(ctx)
+	ctx, cancel := hostside.UndoContext(ctx)
 	defer cancel()
 	return s.group.Kill(ctx)
 }

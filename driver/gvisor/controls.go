@@ -3,7 +3,6 @@ package gvisor
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
 	"debug/buildinfo"
 	"errors"
 	"fmt"
@@ -15,7 +14,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"glovebox"
-	"glovebox/driver"
 	"glovebox/internal/cgroup"
 	"glovebox/internal/hostside"
 )
@@ -120,30 +118,12 @@ func (d *Driver) idControl() glovebox.Control {
 	return control(name, true, fmt.Sprintf("%d blocks of subordinate ids", pool.Count/hostside.BlockSize), "")
 }
 
-// trialControl makes a sandbox with the usual limits, brings a program to its gate and takes all down again. The sandbox has
-// no image, so that the program is not found once the gate opens.
+// trialControl has a sandbox made where nothing is known to be missing.
 func (d *Driver) trialControl(ctx context.Context) glovebox.Control {
-	const name = "a sandbox can be made"
 	if err := d.Available(ctx); err != nil {
-		return control(name, false, "what it needs is missing", "mend what is missing above")
+		return control(hostside.TrialName, false, "what it needs is missing", "mend what is missing above")
 	}
-	s, err := d.Start(ctx, driver.Spec{
-		ID: "doctor_" + strings.ToLower(rand.Text()), Limits: glovebox.Limits{
-			CPUs: 1, Memory: 128 * glovebox.MiB, Disk: glovebox.MiB, Files: 64, OpenFiles: 1024, Processes: 128,
-		},
-	})
-	if err == nil {
-		_, err = s.Exec(ctx, driver.Command{Argv: []string{"/nothing"}, Env: []string{}, Dir: "/workspace"})
-		err = errors.Join(err, s.Close(ctx))
-	}
-	var known *glovebox.Error
-	switch {
-	case err == nil:
-		return control(name, true, "made and removed", "")
-	case errors.As(err, &known):
-		return control(name, false, known.Public, known.Fix)
-	}
-	return control(name, false, err.Error(), "mend what is missing above; if nothing is, report this text")
+	return hostside.Trial(ctx, d)
 }
 
 // readVersion tells which gVisor a runsc was built from; empty where it was not, or not by Go's own tools.

@@ -48,7 +48,7 @@ func (d *Driver) Hold(ctx context.Context, spec driver.Spec, hold driver.Hold) (
 		return nil, err
 	}
 	argv := boot.Held(hold.Lang, cold[0], cold[len(cold)-1], hold.Modules)
-	p, err := s.bring(ctx, &wire.Exec{Argv: bytesOf(argv), Env: bytesOf(hold.Command.Env), Dir: hold.Command.Dir,
+	p, err := s.bring(ctx, &wire.Exec{Argv: hostside.Bytes(argv), Env: hostside.Bytes(hold.Command.Env), Dir: hold.Command.Dir,
 		Stdin: true, Held: true})
 	if err == nil {
 		err = s.awaitHeld(ctx, p, hold)
@@ -170,7 +170,8 @@ func (s *sandbox) resume(ctx context.Context, cmd driver.Command, code []*os.Fil
 		}
 	}
 	p.released = time.Now()
-	r, err := p.kernel.guest.Ask(ctx, wire.Message{Resume: &wire.Resume{Args: bytesOf(extra), Env: bytesOf(cmd.Env),
+	r, err := p.kernel.guest.Ask(ctx, wire.Message{Resume: &wire.Resume{Args: hostside.Bytes(extra),
+		Env:      hostside.Bytes(cmd.Env),
 		CodeName: cmd.CodeName, Stdin: cmd.Stdin != nil, Processes: s.spec.Limits.Processes}}, code...)
 	if err == nil && r.Message.Resumed == nil {
 		wire.CloseAll(r.Files)
@@ -180,7 +181,7 @@ func (s *sandbox) resume(ctx context.Context, cmd driver.Command, code []*os.Fil
 		return nil, errors.Join(fmt.Errorf("execute: %w", err), driver.ErrReleased, p.abort(ctx))
 	}
 	if cmd.Stdin != nil {
-		go feed(stdin, cmd.Stdin)
+		go hostside.Feed(stdin, cmd.Stdin)
 	}
 	return p, nil
 }

@@ -131,18 +131,8 @@ func (s *sandbox) launch(ctx context.Context) (_ *kernel, err error) {
 
 // execute has the guard execute runsc in the sandbox's control groups, with files as its descriptors from 3 on.
 func (s *sandbox) execute(ctx context.Context, k *kernel, argv []string, files ...*os.File) error {
-	e := &wire.Exec{Argv: bytesOf(argv), Env: [][]byte{[]byte("PATH=/bin")}, Dir: "/", Files: len(files)}
-	if into := s.group.Unified(); into != nil {
-		e.BornIn, files = true, append(files, into)
-	}
-	files = append(files, s.group.Tasks()...)
-	e.CgroupFiles = len(s.group.Tasks())
-	if freezer := s.group.Freezer(); freezer != nil {
-		e.Freezer, files = true, append(files, freezer)
-	}
-	if !s.group.ControlsCPUs() {
-		e.CPUs = s.group.CPUs()
-	}
+	e := &wire.Exec{Argv: hostside.Bytes(argv), Env: [][]byte{[]byte("PATH=/bin")}, Dir: "/", Files: len(files)}
+	files = hostside.Join(e, s.group, files)
 	r, err := s.link.Ask(ctx, wire.Message{Exec: e}, files...)
 	if err != nil {
 		return err

@@ -101,7 +101,7 @@ func (p *process) Kill(ctx context.Context) error {
 		s.mu.Unlock()
 		return nil
 	}
-	ctx, cancel := undoContext(ctx)
+	ctx, cancel := hostside.UndoContext(ctx)
 	defer cancel()
 	if guardErr := s.endGuard(ctx); guardErr != nil {
 		return errors.Join(err, guardErr)
@@ -112,20 +112,9 @@ func (p *process) Kill(ctx context.Context) error {
 
 // abort ends a program that was not let go.
 func (p *process) abort(ctx context.Context) error {
-	ctx, cancel := undoContext(ctx)
+	ctx, cancel := hostside.UndoContext(ctx)
 	defer cancel()
 	return p.Kill(ctx)
 }
 
-func (p *process) closeStreams() error {
-	var errs []error
-	for _, f := range []*os.File{p.stdin, p.stdout, p.stderr} {
-		if f == nil {
-			continue
-		}
-		if err := f.Close(); err != nil && !errors.Is(err, os.ErrClosed) {
-			errs = append(errs, err)
-		}
-	}
-	return errors.Join(errs...)
-}
+func (p *process) closeStreams() error { return hostside.CloseStreams(p.stdin, p.stdout, p.stderr) }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"sync"
 	"syscall"
@@ -123,16 +122,9 @@ func (s *sandbox) note() error {
 	return nil
 }
 
-// undoLimit bounds what is undone after a failure, however the caller's context ended.
-const undoLimit = 10 * time.Second
-
-func undoContext(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeoutCause(context.WithoutCancel(ctx), undoLimit, errors.New("it took longer than 10 s"))
-}
-
 // abandon closes a sandbox that could not be made.
 func (s *sandbox) abandon(ctx context.Context) error {
-	ctx, cancel := undoContext(ctx)
+	ctx, cancel := hostside.UndoContext(ctx)
 	defer cancel()
 	return s.Close(ctx)
 }
@@ -231,13 +223,14 @@ func (s *sandbox) Exec(ctx context.Context, cmd driver.Command) (driver.Process,
 	if s.held != nil {
 		return s.resume(ctx, cmd, first)
 	}
-	p, err := s.bring(ctx, &wire.Exec{Argv: bytesOf(cmd.Argv), Env: bytesOf(cmd.Env), Dir: cmd.Dir, HasCode: cmd.Code != nil,
+	p, err := s.bring(ctx, &wire.Exec{Argv: hostside.Bytes(cmd.Argv),
+		Env: hostside.Bytes(cmd.Env), Dir: cmd.Dir, HasCode: cmd.Code != nil,
 		CodeName: cmd.CodeName, Stdin: cmd.Stdin != nil}, first...)
 	if err != nil {
 		return nil, err
 	}
 	if cmd.Stdin != nil {
-		go feed(p.stdin, cmd.Stdin)
+		go hostside.Feed(p.stdin, cmd.Stdin)
 	}
 	p.released = time.Now()
 	if err := p.kernel.guest.Send(wire.Message{Go: &wire.Go{}}); err != nil {
@@ -322,20 +315,4 @@ func (p *process) makeStreams(stdin bool) (far []*os.File, err error) {
 		p.stdin, far = write, append(far, read)
 	}
 	return far, nil
-}
-
-func bytesOf(list []string) [][]byte {
-	out := make([][]byte, len(list))
-	for i, s := range list {
-		out[i] = []byte(s)
-	}
-	return out
-}
-
-// feed copies standard input to the program. A source that blocks for ever holds this goroutine until it is read from or
-// closed, and nothing else.
-func feed(to *os.File, from io.Reader) {
-	defer to.Close()
-	// The program may end or close its end at any moment; what it did not read is nobody's error.
-	_, _ = io.Copy(to, from)
 }

@@ -19,6 +19,7 @@ import (
 	"glovebox/driver"
 	"glovebox/internal/cleanup"
 	"glovebox/internal/guestlink"
+	"glovebox/internal/hostside"
 )
 
 // sandbox is one machine with a sandbox in it.
@@ -170,7 +171,8 @@ func (s *sandbox) Exec(ctx context.Context, cmd driver.Command) (driver.Process,
 	link := s.machine.link
 	out, errs := link.Reader(), link.Reader()
 	p.stdout, p.stderr = out, errs
-	e := guestlink.Exec{Argv: bytesOf(cmd.Argv), Env: bytesOf(cmd.Env), Dir: cmd.Dir, HasCode: cmd.Code != nil, Code: cmd.Code,
+	e := guestlink.Exec{Argv: hostside.Bytes(cmd.Argv),
+		Env: hostside.Bytes(cmd.Env), Dir: cmd.Dir, HasCode: cmd.Code != nil, Code: cmd.Code,
 		CodeName: cmd.CodeName, Stdout: out.ID(), Stderr: errs.ID(), HasStdin: cmd.Stdin != nil}
 	if cmd.Stdin != nil {
 		p.stdin = link.Writer()
@@ -214,14 +216,6 @@ func feed(to *guestlink.Writer, from io.Reader) {
 	// The program may end at any moment; what it did not read is nobody's error.
 	_, _ = io.Copy(struct{ io.Writer }{to}, from)
 	_ = to.Close()
-}
-
-func bytesOf(list []string) [][]byte {
-	out := make([][]byte, len(list))
-	for i, s := range list {
-		out[i] = []byte(s)
-	}
-	return out
 }
 
 // openLimit bounds the copy of one output.

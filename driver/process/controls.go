@@ -2,20 +2,17 @@ package process
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"slices"
-	"strings"
 	"syscall"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 
 	"glovebox"
-	"glovebox/driver"
 	"glovebox/internal/hostside"
 )
 
@@ -36,7 +33,7 @@ func (d *Driver) Controls(ctx context.Context) []glovebox.Control {
 			all = append(all, control("cgroup "+f.Name, f.Available, f.Detail, f.Fix))
 		}
 	}
-	all = append(all, diskControl(), d.trialControl(ctx))
+	all = append(all, diskControl(), hostside.Trial(ctx, d))
 	for i := range all {
 		all[i].Required = !d.accepts(all[i].Name) && !slices.Contains(replaceable, all[i].Name) ||
 			all[i].Name == "own user ids" && d.around.Root // for whom the caller's own id is no way out
@@ -46,29 +43,6 @@ func (d *Driver) Controls(ctx context.Context) []glovebox.Control {
 
 // replaceable are the controls in whose place there is another.
 var replaceable = []string{"workspace on disk", "own user ids", "cgroup cpuset"}
-
-// trialControl makes a sandbox with the usual limits, brings a program to its gate and takes all down again: what the others
-// cannot foresee shows here. The sandbox has no image, so that the program is not found once the gate opens.
-func (d *Driver) trialControl(ctx context.Context) glovebox.Control {
-	const name = "a sandbox can be made"
-	s, err := d.Start(ctx, driver.Spec{
-		ID: "doctor_" + strings.ToLower(rand.Text()), Limits: glovebox.Limits{
-			CPUs: 1, Memory: 128 * glovebox.MiB, Disk: glovebox.MiB, Files: 64, OpenFiles: 1024, Processes: 128,
-		},
-	})
-	if err == nil {
-		_, err = s.Exec(ctx, driver.Command{Argv: []string{"/nothing"}, Env: []string{}, Dir: "/workspace"})
-		err = errors.Join(err, s.Close(ctx))
-	}
-	var known *glovebox.Error
-	switch {
-	case err == nil:
-		return control(name, true, "made and removed", "")
-	case errors.As(err, &known):
-		return control(name, false, known.Public, known.Fix)
-	}
-	return control(name, false, err.Error(), "mend what is missing above; if nothing is, report this text")
-}
 
 func control(name string, available bool, detail, fix string) glovebox.Control {
 	if available {

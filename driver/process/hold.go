@@ -33,7 +33,8 @@ func (d *Driver) Hold(ctx context.Context, spec driver.Spec, hold driver.Hold) (
 			return nil, hostside.ErrNoCode
 		}
 		argv := boot.Held(hold.Lang, cold[0], cold[len(cold)-1], hold.Modules)
-		return s.bring(ctx, &wire.Exec{Argv: bytesOf(argv), Env: bytesOf(hold.Command.Env), Dir: hold.Command.Dir, Stdin: true,
+		return s.bring(ctx, &wire.Exec{Argv: hostside.Bytes(argv),
+			Env: hostside.Bytes(hold.Command.Env), Dir: hold.Command.Dir, Stdin: true,
 			Held: true})
 	})
 }
@@ -186,7 +187,7 @@ func (s *sandbox) resume(ctx context.Context, cmd driver.Command, code *os.File)
 		}
 	}
 	p.released = time.Now()
-	r, err := s.link.Ask(ctx, wire.Message{Resume: &wire.Resume{Args: bytesOf(extra), Env: bytesOf(cmd.Env),
+	r, err := s.link.Ask(ctx, wire.Message{Resume: &wire.Resume{Args: hostside.Bytes(extra), Env: hostside.Bytes(cmd.Env),
 		CodeName: cmd.CodeName,
 		Stdin:    cmd.Stdin != nil}}, code)
 	if err != nil {
@@ -197,7 +198,7 @@ func (s *sandbox) resume(ctx context.Context, cmd driver.Command, code *os.File)
 		return nil, errors.Join(errors.New("execute: unexpected answer"), driver.ErrReleased, p.abort(ctx))
 	}
 	if cmd.Stdin != nil {
-		go feed(stdin, cmd.Stdin)
+		go hostside.Feed(stdin, cmd.Stdin)
 	}
 	return p, nil
 }

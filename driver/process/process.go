@@ -96,7 +96,7 @@ func (p *process) Kill(ctx context.Context) error {
 		p.dead.Store(true)
 		return nil
 	}
-	ctx, cancel := undoContext(ctx)
+	ctx, cancel := hostside.UndoContext(ctx)
 	defer cancel()
 	if initErr := p.sandbox.endInit(ctx); initErr != nil {
 		return errors.Join(err, initErr)
@@ -115,7 +115,7 @@ func (p *process) killOnce(ctx context.Context) error {
 
 // abort ends a program that was not let go.
 func (p *process) abort(ctx context.Context) error {
-	ctx, cancel := undoContext(ctx)
+	ctx, cancel := hostside.UndoContext(ctx)
 	defer cancel()
 	return p.Kill(ctx)
 }
@@ -143,18 +143,7 @@ func (p *process) awaitReaped(ctx context.Context) {
 	}
 }
 
-func (p *process) closeStreams() error {
-	var errs []error
-	for _, f := range []*os.File{p.stdin, p.stdout, p.stderr} {
-		if f == nil {
-			continue
-		}
-		if err := f.Close(); err != nil && !errors.Is(err, os.ErrClosed) {
-			errs = append(errs, err)
-		}
-	}
-	return errors.Join(errs...)
-}
+func (p *process) closeStreams() error { return hostside.CloseStreams(p.stdin, p.stdout, p.stderr) }
 
 func exitOf(e *wire.Ended) driver.Exit {
 	status := syscall.WaitStatus(e.WaitStatus)

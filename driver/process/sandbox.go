@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"slices"
 	"sync"
@@ -54,13 +53,6 @@ func (s *sandbox) end(how *wire.Ended) {
 		p.exit, p.ended = e, true
 		close(p.exited)
 	}
-}
-
-// undoLimit bounds what is undone after a failure, however the caller's context ended.
-const undoLimit = 10 * time.Second
-
-func undoContext(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeoutCause(context.WithoutCancel(ctx), undoLimit, errors.New("it took longer than 10 s"))
 }
 
 // Open opens a file beneath /outputs by asking init, whose namespaces hold the file system.
@@ -155,13 +147,14 @@ func (s *sandbox) Exec(ctx context.Context, cmd driver.Command) (driver.Process,
 	if code != nil {
 		first = append([]*os.File{code}, first...)
 	}
-	p, err := s.bring(ctx, &wire.Exec{Argv: bytesOf(cmd.Argv), Env: bytesOf(cmd.Env), Dir: cmd.Dir, HasCode: code != nil,
+	p, err := s.bring(ctx, &wire.Exec{Argv: hostside.Bytes(cmd.Argv), Env: hostside.Bytes(cmd.Env),
+		Dir: cmd.Dir, HasCode: code != nil,
 		CodeName: cmd.CodeName, Files: len(cmd.Files), Stdin: cmd.Stdin != nil}, first...)
 	if err != nil {
 		return nil, err
 	}
 	if p.stdin != nil {
-		go feed(p.stdin, cmd.Stdin)
+		go hostside.Feed(p.stdin, cmd.Stdin)
 	}
 	p.released = time.Now()
 	if err := s.link.Send(wire.Message{Go: &wire.Go{}}); err != nil {
@@ -174,17 +167,7 @@ func (s *sandbox) Exec(ctx context.Context, cmd driver.Command) (driver.Process,
 // descriptors that come before those of the control groups.
 func (s *sandbox) bring(ctx context.Context, e *wire.Exec, first ...*os.File) (*process, error) {
 	files := slices.Clone(first)
-	if into := s.group.Unified(); into != nil && !e.Forked {
-		e.BornIn, files = true, append(files, into)
-	}
-	files = append(files, s.group.Tasks()...)
-	e.CgroupFiles = len(s.group.Tasks())
-	if freezer := s.group.Freezer(); freezer != nil {
-		e.Freezer, files = true, append(files, freezer)
-	}
-	if !s.group.ControlsCPUs() {
-		e.CPUs = s.group.CPUs()
-	}
+	files = hostside.Join(e, s.group, files)
 	p := &process{sandbox: s, exited: make(chan struct{})}
 	s.mu.Lock()
 	if s.current != nil && !s.current.ended {
@@ -205,20 +188,4 @@ func (s *sandbox) bring(ctx context.Context, e *wire.Exec, first ...*os.File) (*
 		return nil, errors.Join(err, p.abort(ctx))
 	}
 	return p, nil
-}
-
-func bytesOf(list []string) [][]byte {
-	out := make([][]byte, len(list))
-	for i, s := range list {
-		out[i] = []byte(s)
-	}
-	return out
-}
-
-// feed copies standard input to the program. A source that blocks for ever holds this goroutine until it is read from or
-// closed, and nothing else.
-func feed(to *os.File, from io.Reader) {
-	defer to.Close()
-	// The program may end or close its end at any moment; what it did not read is nobody's error.
-	_, _ = io.Copy(to, from)
 }

@@ -114,7 +114,7 @@ func explainLimit(err error, l glovebox.Limits) error {
 
 // abandon closes a sandbox that could not be made.
 func (s *sandbox) abandon(ctx context.Context) error {
-	ctx, cancel := undoContext(ctx)
+	ctx, cancel := hostside.UndoContext(ctx)
 	defer cancel()
 	return s.Close(ctx)
 }

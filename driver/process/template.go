@@ -91,7 +91,7 @@ func (d *Driver) Template(ctx context.Context, spec driver.Spec, hold driver.Hol
 	t.life, t.end = context.WithCancel(context.Background())
 	if err := t.begin(ctx); err != nil {
 		err = errors.Join(fmt.Errorf("start template: %w", err), said(t.process))
-		ctx, cancel := undoContext(ctx)
+		ctx, cancel := hostside.UndoContext(ctx)
 		defer cancel()
 		if left := t.Close(ctx); left != nil {
 			err = errors.Join(err, driver.ErrLeftBehind, left)
@@ -124,7 +124,7 @@ func (t *template) begin(ctx context.Context) error {
 		return hostside.ErrNoCode
 	}
 	argv := boot.Template(cold[0], cold[len(cold)-1], t.hold.Modules)
-	e := &wire.Exec{Argv: bytesOf(argv), Env: bytesOf(t.hold.Command.Env), Dir: t.hold.Command.Dir, Channel: true}
+	e := &wire.Exec{Argv: hostside.Bytes(argv), Env: hostside.Bytes(t.hold.Command.Env), Dir: t.hold.Command.Dir, Channel: true}
 	if t.process, err = t.box.bring(ctx, e, far); err != nil {
 		return err
 	}
