@@ -146,12 +146,20 @@ const (
 	FaultGlovebox = "glovebox" // or the machine's: what was asked for was not delivered
 )
 
-// EgressFlow is one decision of the gateway.
+// EgressFlow is one decision of the gateway, or several that were the same.
 type EgressFlow struct {
-	Host    string `json:"host"`
+	Host    string `json:"host"` // as the program named it; an address where it named none
 	Port    int    `json:"port"`
 	Allowed bool   `json:"allowed"`
-	Reason  string `json:"reason"`
+	Reason  string `json:"reason"`           // why it was refused; empty where it was allowed
+	Layer   string `json:"layer,omitempty"`  // where it was decided: dns, tcp, tls, http or broker
+	Rule    string `json:"rule,omitempty"`   // the rule that decided
+	Method  string `json:"method,omitempty"` // of a request
+	Path    string `json:"path,omitempty"`   // of a request, without its query
+	Count   int64  `json:"count,omitempty"`  // how many were the same; 0 means one
+	// BytesUp and BytesDown are what passed, of all of them.
+	BytesUp   int64 `json:"bytes_up,omitempty"`
+	BytesDown int64 `json:"bytes_down,omitempty"`
 }
 
 // TraceRef is the signed head of the trace's Merkle tree after the run's end record: SEQ:HASH is what `glovebox trace verify

@@ -22,6 +22,9 @@ type Grant struct {
 	Trust   Trust     `json:"trust"`
 	Image   string    `json:"image"`
 	Limits  Limits    `json:"limits"`
+	// Egress are the rules of what may leave; none means that the sandbox has no network. Secrets are lent by the broker.
+	Egress  []EgressRule `json:"egress,omitempty"`
+	Secrets []SecretRef  `json:"secrets,omitempty"`
 }
 
 // Record is one run as the trace keeps it: what was started and, once it ended, how.
