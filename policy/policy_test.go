@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -57,7 +58,7 @@ func wellFormed(t testing.TB, p *Policy, req glovebox.Request, d glovebox.Decisi
 		t.Fatalf("no rule or no reason: %+v", d)
 	}
 	if !d.Allow {
-		if d.Code == "" || d.Fix == "" || d.Grant != (glovebox.Grant{}) {
+		if d.Code == "" || d.Fix == "" || !reflect.DeepEqual(d.Grant, glovebox.Grant{}) {
 			t.Fatalf("a refusal has a code, a fix and no grant: %+v", d)
 		}
 		return
