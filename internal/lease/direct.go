@@ -34,7 +34,7 @@ func (p *Pool) Fork(ctx context.Context, kind Kind, memory glovebox.Size) *Lease
 	p.mu.Unlock()
 	// Also when the run is cancelled meanwhile: whoever gives up waiting for a fork may end its template, and with that the
 	// sandboxes of other runs.
-	making, stop := context.WithTimeout(context.WithoutCancel(ctx), makeLimit)
+	making, stop := context.WithTimeout(context.WithoutCancel(ctx), directLimit)
 	defer stop()
 	err := p.assemble(making, &s.kind, sp)
 	lives := errors.Is(err, driver.ErrLeftBehind)

@@ -51,9 +51,12 @@ const (
 	firstPause  = time.Second            // after a failure
 	lastPause   = time.Minute
 
-	makeLimit  = 30 * time.Second // to make a spare
-	brewLimit  = time.Minute      // to make a template
-	closeLimit = 30 * time.Second // to close either
+	// Drivers bound what they do themselves, each as its mechanism needs (an emulated machine takes minutes to boot); these are
+	// for one that does not come back.
+	makeLimit   = 4 * time.Minute  // to make a spare
+	brewLimit   = 10 * time.Minute // to make a template
+	directLimit = 30 * time.Second // to make a fork while a run waits for it
+	closeLimit  = 30 * time.Second // to close either
 )
 
 // Pool has spares ready. It is safe for concurrent use.
