@@ -246,6 +246,7 @@ func TestTidyModules(t *testing.T) {
 			"internal/imagestore", "internal/kernelfile",
 			"internal/livefolder",
 			"internal/lockfile",
+			"internal/netwire",
 			"internal/output",
 			"internal/sandboxinit",
 			"internal/sandboxinit/wire",
