@@ -244,7 +244,7 @@ func TestTidyModules(t *testing.T) {
 			"internal/cgroup", "internal/guest",
 			"internal/hostside",
 			"internal/imagestore", "internal/kernelfile",
-			"internal/livefolder",
+			"internal/livefolder", "internal/netjail",
 			"internal/lockfile",
 			"internal/netwire",
 			"internal/output",
