@@ -16,7 +16,7 @@ require (
 	github.com/spf13/pflag v1.0.10 // cobra's flags, for their errors' types
 	github.com/xuri/excelize/v2 v2.11.1 // the example's workbook
 	golang.org/x/mod v0.43.0 // the Merkle tree of the trace, and signed notes
-	golang.org/x/net v0.62.0 // BPF instructions and a machine to test filters on
+	golang.org/x/net v0.62.0 // BPF and a machine to test it on, DNS messages, names of other scripts, the Public Suffix List
 	golang.org/x/sys v0.50.0 // Linux calls that the standard library lacks
 	modernc.org/sqlite v1.62.0 // the database of the trace, without cgo
 )

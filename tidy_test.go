@@ -228,7 +228,7 @@ func TestTidyModules(t *testing.T) {
 		"github.com/spf13/pflag":                 {"cmd/glovebox"},
 		"github.com/xuri/excelize/v2":            {"examples/dying-products/generate"},
 		"golang.org/x/mod":                       {"internal/trace"},
-		"golang.org/x/net":                       {"internal/seccomp/compile"},
+		"golang.org/x/net":                       {"internal/egress", "internal/netd", "internal/seccomp/compile"}, // names, DNS, BPF
 		// System calls are wanted wherever files, groups or processes are handled; to wrap them all in one package would be
 		// x/sys again.
 		"golang.org/x/sys": {
