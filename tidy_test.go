@@ -246,12 +246,13 @@ func TestTidyModules(t *testing.T) {
 			"internal/imagestore", "internal/kernelfile",
 			"internal/livefolder", "internal/netjail",
 			"internal/lockfile",
-			"internal/netwire",
+			"internal/netd", "internal/netwire",
 			"internal/output",
 			"internal/sandboxinit",
 			"internal/sandboxinit/wire",
 			"internal/store",
 		},
+		"gvisor.dev/gvisor":  {"internal/netd"},
 		"modernc.org/sqlite": {"internal/store"},
 	}
 	used := map[string]bool{}
