@@ -20,6 +20,7 @@ require (
 	golang.org/x/sys v0.50.0 // Linux calls that the standard library lacks
 	gvisor.dev/gvisor v0.0.0-20260905035102-160fafc42237 // a sandbox's TCP/IP stack, and runsc (see tool)
 	modernc.org/sqlite v1.62.0 // the database of the trace, without cgo
+	software.sslmate.com/src/go-pkcs12 v0.7.4 // truststores as Java has them
 )
 
 require (
