@@ -51,6 +51,8 @@ type Spec struct {
 	// Devices are device nodes of the host that the program finds, and may open as their modes say. They are for programs of
 	// Glovebox's own, such as a machine monitor; a driver that cannot show any refuses. Targets lie below /dev.
 	Devices []Mount
+	// Network says that the sandbox shall take Sandbox.Attach. Without it a driver may refuse that.
+	Network bool
 }
 
 // Root describes a runtime image as a minimal, read-only file system. Paths in it are absolute and clean; parents are made.
@@ -103,6 +105,11 @@ type Sandbox interface {
 	// device: the path is relative to /outputs, and what is not a regular file or a folder yields ErrNotRegular. Only
 	// while no process of the user's is alive. The caller closes the file.
 	Open(path string) (*os.File, error)
+	// Attach gives the sandbox a network whose other end is the link that is returned: an interface beside loopback, a
+	// default route through it, a name server, and n's files. Nothing of the host is behind it but whoever reads the link, and
+	// without Attach the program reaches nobody. It is called once at most, before Exec, whether or not an interpreter waits
+	// already. Where it cannot be had it fails with code unavailable, and there is no network.
+	Attach(ctx context.Context, n Network) (NetLink, error)
 	// Disk tells how full the sandbox's own file system is. It works until Close.
 	Disk() (DiskUse, error)
 	// Close kills whatever is left, confirms that it is dead and releases everything the host gave. Closing again does

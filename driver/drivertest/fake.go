@@ -24,9 +24,9 @@ type Fake struct {
 	// Program is what Exec runs. It must end soon after ctx, which ends when the tree is killed; what it returns then is
 	// replaced by SIGKILL. What it started with Fork outlives it.
 	Program func(ctx context.Context, p *Proc) driver.Exit
-	// Fail, if set, is called before each step (controls, start, hold, template, fork, resize, exec, sample, kill, open, disk,
-	// close, end) and may delay it, or fail it by returning an error. A failing close still releases; so does end, which is the
-	// close of a template.
+	// Fail, if set, is called before each step (controls, start, hold, template, fork, resize, attach, exec, sample, kill,
+	// open, disk, close, end) and may delay it, or fail it by returning an error. A failing close still releases; so does end,
+	// which is the close of a template.
 	Fail func(step string) error
 	// Missing are controls that it reports besides one that is there.
 	Missing []glovebox.Control
@@ -139,6 +139,7 @@ type fakeBox struct {
 	mu     sync.Mutex
 	proc   *Proc
 	disk   driver.DiskUse
+	net    *fakeNetwork
 	closed bool
 }
 
@@ -203,6 +204,7 @@ func (b *fakeBox) Close(ctx context.Context) error {
 	if p != nil {
 		err = errors.Join(err, p.kill(ctx))
 	}
+	err = errors.Join(err, b.detach())
 	b.fake.mu.Lock()
 	b.fake.live = slices.DeleteFunc(b.fake.live, func(id string) bool { return id == b.spec.ID })
 	b.fake.mu.Unlock()

@@ -1,0 +1,14 @@
+package gvisor
+
+import (
+	"context"
+
+	"glovebox"
+	"glovebox/driver"
+)
+
+// Attach refuses.
+func (s *sandbox) Attach(context.Context, driver.Network) (driver.NetLink, error) {
+	return driver.NetLink{}, glovebox.Errorf(glovebox.CodeUnavailable, "run it without allowed hosts",
+		"the gvisor rung has no network")
+}
