@@ -148,7 +148,7 @@ const (
 
 // EgressFlow is one decision of the gateway, or several that were the same.
 type EgressFlow struct {
-	Host    string `json:"host"` // as the program named it; an address where it named none
+	Host    string `json:"host"` // as the program named it; an address where it named none; empty for those beyond a bound
 	Port    int    `json:"port"`
 	Allowed bool   `json:"allowed"`
 	Reason  string `json:"reason"`           // why it was refused; empty where it was allowed
@@ -182,7 +182,7 @@ type RemoteRun struct {
 
 // Event is something a caller of Run is told while the run goes on.
 type Event struct {
-	// Kind is start, stdout, stderr or usage.
+	// Kind is start, stdout, stderr, egress or usage.
 	Kind string
 	// Run is the run's id.
 	Run string
@@ -190,6 +190,8 @@ type Event struct {
 	Data []byte
 	// Usage is a sample, for Kind usage, about once a second.
 	Usage Usage
+	// Egress is a decision of the gateway, for Kind egress. A caller that does not keep up misses some; the Result has all.
+	Egress EgressFlow
 	// Limits are the effective ones, for Kind start.
 	Limits Limits
 	// Time is when it happened.

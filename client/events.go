@@ -15,12 +15,13 @@ import (
 
 // event is what the data of an event holds.
 type event struct {
-	Run    string          `json:"run"`
-	Time   time.Time       `json:"time"`
-	Limits glovebox.Limits `json:"limits"`
-	Usage  glovebox.Usage  `json:"usage"`
-	Text   string          `json:"text"`
-	Raw    []byte          `json:"data_base64"`
+	Run    string              `json:"run"`
+	Time   time.Time           `json:"time"`
+	Limits glovebox.Limits     `json:"limits"`
+	Usage  glovebox.Usage      `json:"usage"`
+	Egress glovebox.EgressFlow `json:"egress"`
+	Text   string              `json:"text"`
+	Raw    []byte              `json:"data_base64"`
 }
 
 // listen reads events to the result or the error that ends them. end is called when the server is silent for too long.
@@ -69,7 +70,7 @@ func (a *attempt) take(kind string, data []byte) (res *glovebox.Result, ended bo
 			return nil, true, glovebox.Internal("read the error", errors.Join(err, errors.New("it has no known code")))
 		}
 		return nil, true, told(shown.Error)
-	case "start", "stdout", "stderr", "usage":
+	case "start", "stdout", "stderr", "usage", "egress":
 	default:
 		return nil, false, glovebox.Internal("read events", fmt.Errorf("there is no event %.20q", kind))
 	}
@@ -80,7 +81,7 @@ func (a *attempt) take(kind string, data []byte) (res *glovebox.Result, ended bo
 	if a.id.Load() == nil {
 		a.id.Store(&e.Run)
 	}
-	out := glovebox.Event{Kind: kind, Run: e.Run, Time: e.Time, Limits: e.Limits, Usage: e.Usage, Data: e.Raw}
+	out := glovebox.Event{Kind: kind, Run: e.Run, Time: e.Time, Limits: e.Limits, Usage: e.Usage, Egress: e.Egress, Data: e.Raw}
 	if e.Text != "" {
 		out.Data = []byte(e.Text)
 	}

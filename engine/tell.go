@@ -16,8 +16,9 @@ type teller struct {
 	sink glovebox.Sink
 
 	work  chan telling
-	stop  chan struct{} // closed by close
-	gone  chan struct{} // closed by abandon
+	flows chan glovebox.Event // decisions of the gateway, which are not waited for
+	stop  chan struct{}       // closed by close
+	gone  chan struct{}       // closed by abandon
 	ended chan struct{}
 
 	once   sync.Once
@@ -34,7 +35,8 @@ func newTeller(run string, sink glovebox.Sink) *teller {
 	if sink == nil {
 		return nil
 	}
-	t := &teller{run: run, sink: sink, work: make(chan telling), stop: make(chan struct{}), gone: make(chan struct{}),
+	t := &teller{run: run, sink: sink, work: make(chan telling), flows: make(chan glovebox.Event, 64),
+		stop: make(chan struct{}), gone: make(chan struct{}),
 		ended: make(chan struct{})}
 	go t.loop()
 	return t
@@ -50,7 +52,11 @@ func (t *teller) loop() {
 			if w.heard != nil {
 				close(w.heard)
 			}
+		case e := <-t.flows:
+			t.sink.Event(e)
+			t.done.Add(1)
 		case <-t.stop:
+			t.rest()
 			return
 		}
 	}
@@ -83,6 +89,29 @@ func (t *teller) usage(now time.Time, u glovebox.Usage) {
 	select {
 	case t.work <- telling{event: glovebox.Event{Kind: "usage", Run: t.run, Usage: u, Time: now}}:
 	default:
+	}
+}
+
+// egress tells a decision of the gateway if the sink keeps up; it never waits. The result has them all.
+func (t *teller) egress(now time.Time, f glovebox.EgressFlow) {
+	if t == nil || ended(t.gone) {
+		return
+	}
+	select {
+	case t.flows <- glovebox.Event{Kind: "egress", Run: t.run, Egress: f, Time: now}:
+	default:
+	}
+}
+
+// rest tells the decisions that are left, unless nobody listens any more.
+func (t *teller) rest() {
+	for !ended(t.gone) {
+		select {
+		case e := <-t.flows:
+			t.sink.Event(e)
+		default:
+			return
+		}
 	}
 }
 

@@ -147,6 +147,7 @@ func TestEventsSurvive(t *testing.T) {
 		add(glovebox.Event{Kind: "stderr", Data: data})
 	}
 	add(glovebox.Event{Kind: "usage", Usage: filled[glovebox.Usage]()})
+	add(glovebox.Event{Kind: "egress", Egress: filled[glovebox.EgressFlow]()})
 	w.run = func(_ context.Context, _ glovebox.Principal, _ glovebox.Request, sink glovebox.Sink) (*glovebox.Result, error) {
 		for _, e := range want {
 			sink.Event(e)

@@ -154,6 +154,8 @@ func TestStreamOnTheWire(t *testing.T) {
 		sink.Event(glovebox.Event{Kind: "start", Run: "run_1", Time: at, Limits: glovebox.Limits{Wall: time.Second}})
 		sink.Event(glovebox.Event{Kind: "stdout", Run: "run_1", Time: at, Data: []byte("a\n\x1b\u202e")})
 		sink.Event(glovebox.Event{Kind: "stderr", Run: "run_1", Time: at, Data: []byte{0xff, 0}})
+		sink.Event(glovebox.Event{Kind: "egress", Run: "run_1", Time: at, Egress: glovebox.EgressFlow{Host: "a.test", Port: 443,
+			Reason: "host-not-allowed", Path: "/\x1b]"}})
 		sink.Event(glovebox.Event{Kind: "usage", Run: "run_1", Time: at, Usage: glovebox.Usage{CPUMS: new(int64(7))}})
 		return &glovebox.Result{ID: "run_1"}, nil
 	}
@@ -167,6 +169,7 @@ func TestStreamOnTheWire(t *testing.T) {
 		"event: start\ndata: " + when + `"limits":{"wall_ms":1000,`,
 		"event: stdout\ndata: " + when + `"text":"a\n\u001b\u202e"}`,
 		"event: stderr\ndata: " + when + `"data_base64":"/wA="}`,
+		"event: egress\ndata: " + when + `"egress":{"host":"a.test","port":443,"allowed":false,"reason":"host-not-allowed","path":"/\u001b]"}`,
 		"event: usage\ndata: " + when + `"usage":{"wall_ms":null,"cpu_ms":7,`,
 		"event: result\ndata: " + `{"id":"run_1",`,
 	} {

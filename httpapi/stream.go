@@ -73,6 +73,8 @@ func (s *stream) Event(e glovebox.Event) {
 		b = s.member(b, "limits", e.Limits)
 		// By then the program is dead, and what holds up its run and the memory of it is a client that does not read.
 		_ = s.call.rc.SetWriteDeadline(time.Now().Add(e.Limits.Wall + answerTime))
+	case "egress":
+		b = s.member(b, "egress", e.Egress)
 	case "usage":
 		b = s.member(b, "usage", e.Usage)
 	case "stdout", "stderr":

@@ -121,10 +121,13 @@ var atStart = map[string][]string{
 	"node": {"NODE_*", "UV_*", "ICU_*"},
 }
 
+// atUse are exceptions: OpenSSL reads these whenever a program sets up what it trusts.
+var atUse = []string{"SSL_CERT_FILE", "SSL_CERT_DIR"}
+
 // AtStart reports whether an interpreter of lang, or one of the modules that may be loaded, reads the variable only when it
 // starts: one that is held is there already, so a program for which it is set must be run cold.
 func AtStart(lang, variable string) bool {
-	if lang == "bash" {
+	if lang == "bash" || slices.Contains(atUse, variable) {
 		return false
 	}
 	for _, name := range slices.Concat(atStart[""], atStart[lang]) {

@@ -241,6 +241,25 @@ func TestPythonData(t *testing.T) {
 	}
 }
 
+// TestPythonTrust: what a program trusts is what its variables say, also where ssl was loaded before they were set.
+func TestPythonTrust(t *testing.T) {
+	all, err := os.ReadFile("/etc/ssl/certs/ca-certificates.crt")
+	if err != nil {
+		t.Skip("needs a system's certificates: ", err)
+	}
+	one, _, _ := bytes.Cut(all, []byte("-----END CERTIFICATE-----\n"))
+	file := filepath.Join(t.TempDir(), "one.pem")
+	if err := os.WriteFile(file, append(one, "-----END CERTIFICATE-----\n"...), 0o444); err != nil {
+		t.Fatal(err)
+	}
+	j := job{lang: "python", code: "import ssl\nprint(len(ssl.create_default_context().get_ca_certs()))", stdin: "-"}
+	path := j.place(t)
+	j.env = []string{"SSL_CERT_FILE=" + file}
+	if got := same(t, j, path, append(slices.Clone(base), "ssl")); got.Out != "1\n" {
+		t.Errorf("it trusts %q, want one", got)
+	}
+}
+
 func TestNode(t *testing.T) {
 	for name, code := range programs(t, "node") {
 		t.Run(name, func(t *testing.T) {
@@ -326,6 +345,7 @@ func TestAtStart(t *testing.T) {
 		{"python", "LC_ALL", true}, {"python", "LANG", true}, {"python", "LANGUAGES", false}, {"python", "TZ", false},
 		{"python", "NODE_OPTIONS", false}, {"node", "NODE_OPTIONS", true}, {"node", "MPLBACKEND", false},
 		{"python", "MPLBACKEND", true}, {"python", "API_KEY", false}, {"bash", "LANG", false},
+		{"python", "SSL_CERT_FILE", false}, {"python", "SSL_CIPHER", true}, {"node", "NODE_EXTRA_CA_CERTS", true},
 	} {
 		if got := AtStart(tt.lang, tt.name); got != tt.want {
 			t.Errorf("AtStart(%s, %s) = %v", tt.lang, tt.name, got)

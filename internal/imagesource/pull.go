@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 
 	"glovebox"
+	"glovebox/internal/upstream"
 )
 
 // pull finds an image in a registry, as anybody may who has no account there.
@@ -32,8 +34,12 @@ func pull(ctx context.Context, cfg Config, reference string) (_ *packed, done fu
 	done = func() error { return nil }
 	from := cfg.Transport
 	if from == nil {
-		own := &http.Transport{Proxy: cfg.Proxy, ForceAttemptHTTP2: true, TLSHandshakeTimeout: 20 * time.Second,
-			ResponseHeaderTimeout: time.Minute, IdleConnTimeout: time.Minute}
+		reach, err := cfg.reach(ref.Context().RegistryStr())
+		if err != nil {
+			return nil, nil, err
+		}
+		own := &http.Transport{Proxy: cfg.Proxy, DialContext: reach.DialContext, ForceAttemptHTTP2: true,
+			TLSHandshakeTimeout: 20 * time.Second, ResponseHeaderTimeout: time.Minute, IdleConnTimeout: time.Minute}
 		done = func() error { own.CloseIdleConnections(); return nil }
 		from = own
 	}
@@ -43,6 +49,27 @@ func pull(ctx context.Context, cfg Config, reference string) (_ *packed, done fu
 		return nil, done, guard.explain(ctx, ref, err)
 	}
 	return img, done, nil
+}
+
+// reach is what may be connected to: the registry, what was named besides, and the proxies through which they are reached.
+func (cfg *Config) reach(registry string) (*upstream.Named, error) {
+	n := &upstream.Named{Hosts: append([]string{registry}, cfg.Hosts...)}
+	if cfg.Proxy == nil {
+		return n, nil
+	}
+	for _, host := range n.Hosts {
+		for _, scheme := range []string{"https", "http"} {
+			proxy, err := cfg.Proxy(&http.Request{URL: &url.URL{Scheme: scheme, Host: host}})
+			if err != nil {
+				return nil, glovebox.Errorf(glovebox.CodeInvalid, "set HTTPS_PROXY to http://HOST:PORT, or unset it",
+					"the environment names no proxy that can be used: %s", brief(err))
+			}
+			if proxy != nil {
+				n.Hosts = append(n.Hosts, proxy.Hostname())
+			}
+		}
+	}
+	return n, nil
 }
 
 // image asks a registry for what an image is, and prepares to ask for its layers.

@@ -54,7 +54,7 @@ type skeleton struct {
 	Principal *glovebox.Principal `json:"principal,omitempty"`
 	Lang      string              `json:"lang,omitempty"`
 	CodeBytes int64               `json:"code_bytes,omitempty"`
-	Decision  *glovebox.Decision  `json:"decision,omitempty"` // without its sentences
+	Decision  *glovebox.Decision  `json:"decision,omitempty"` // without its sentences and hosts
 	Image     string              `json:"image,omitempty"`
 	Owner     *owner              `json:"owner,omitempty"`
 	// Of run.end.
@@ -84,10 +84,26 @@ type payload struct {
 	Found []byte `json:"found,omitempty"`
 }
 
-// sentences are the texts of a decision.
+// sentences are the texts of a decision: what a caller asked for is among the hosts.
 type sentences struct {
-	Reason string `json:"reason"`
-	Fix    string `json:"fix,omitempty"`
+	Reason  string                `json:"reason"`
+	Fix     string                `json:"fix,omitempty"`
+	Egress  []glovebox.EgressRule `json:"egress,omitempty"`
+	Secrets []glovebox.SecretRef  `json:"secrets,omitempty"`
+}
+
+// sentencesOf parts them from what stays of a decision.
+func sentencesOf(cut map[string]glovebox.Cut, d *glovebox.Decision) *sentences {
+	s := &sentences{Reason: beginning(d.Reason, textBytes), Fix: beginning(d.Fix, textBytes),
+		Egress: bounded(cut, "egress_rules", d.Grant.Egress, listItems, func(r glovebox.EgressRule) glovebox.EgressRule {
+			r.ID, r.Host = beginning(r.ID, stringBytes), beginning(r.Host, stringBytes)
+			return r
+		}),
+		Secrets: bounded(cut, "secrets", d.Grant.Secrets, listItems, func(r glovebox.SecretRef) glovebox.SecretRef {
+			return glovebox.SecretRef{Name: beginning(r.Name, stringBytes), Host: beginning(r.Host, stringBytes)}
+		})}
+	d.Rule, d.Reason, d.Fix, d.Grant.Egress, d.Grant.Secrets = beginning(d.Rule, stringBytes), "", "", nil, nil
+	return s
 }
 
 // resultTexts are the texts of a result.
@@ -117,9 +133,8 @@ func (t *Trace) startRecord(kind string, s Start, refusal *glovebox.Error) (*rec
 			in.Name = beginning(in.Name, stringBytes)
 			return in
 		}),
-		Decision: &sentences{beginning(d.Reason, textBytes), beginning(d.Fix, textBytes)}, Cut: cut, Error: shown(refusal),
+		Decision: sentencesOf(cut, &d), Cut: cut, Error: shown(refusal),
 	}
-	d.Rule, d.Reason, d.Fix = beginning(d.Rule, stringBytes), "", ""
 	k := skeleton{Kind: kind, Run: s.ID, Time: t.now(), Principal: &who, Lang: beginning(s.Lang, stringBytes),
 		CodeBytes: int64(len(s.Code)), Decision: &d, Image: beginning(s.Image, stringBytes), Owner: &t.self, Error: bare(p.Error)}
 	if len(s.Code) > 0 {
@@ -201,7 +216,8 @@ func boundedResult(cut map[string]glovebox.Cut, res glovebox.Result) *glovebox.R
 		return s
 	})
 	res.Egress = bounded(cut, "egress", res.Egress, resultItems, func(f glovebox.EgressFlow) glovebox.EgressFlow {
-		f.Host, f.Reason = beginning(f.Host, stringBytes), beginning(f.Reason, stringBytes)
+		f.Host, f.Reason, f.Rule = beginning(f.Host, stringBytes), beginning(f.Reason, stringBytes), beginning(f.Rule, stringBytes)
+		f.Method, f.Path = beginning(f.Method, stringBytes), beginning(f.Path, stringBytes)
 		return f
 	})
 	return &res

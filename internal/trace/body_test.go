@@ -60,6 +60,7 @@ func TestHugeFields(t *testing.T) { // AU-12
 	s.Code = bytes.Repeat([]byte("é"), 5<<20)
 	s.Args, s.EnvNames = slices.Repeat([]string{"argument"}, 10_000), []string{strings.Repeat("N", 1<<20)}
 	s.Inputs = slices.Repeat([]glovebox.InputRecord{{Name: strings.Repeat("i", 4000)}}, 5000)
+	s.Decision.Grant.Egress = slices.Repeat([]glovebox.EgressRule{{Host: strings.Repeat("h", 5000)}}, 5000)
 	s.Lang, s.Image, s.Decision.Reason = strings.Repeat("l", 1<<20), strings.Repeat("m", 1<<20), strings.Repeat("r", 1<<20)
 	mustStart(t, tr, s)
 	res := someResult("run_1", glovebox.StatusExited)

@@ -144,6 +144,7 @@ func scanRecord(row interface{ Scan(...any) error }) (*glovebox.Record, error) {
 	}
 	if p.Decision != nil {
 		rec.Decision.Reason, rec.Decision.Fix = p.Decision.Reason, p.Decision.Fix
+		rec.Decision.Grant.Egress, rec.Decision.Grant.Secrets = p.Decision.Egress, p.Decision.Secrets
 	}
 	if first.erased {
 		rec.Erased = time.Unix(0, erasedNS).UTC()

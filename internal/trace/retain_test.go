@@ -28,9 +28,12 @@ func recordSecret(t *testing.T, tr *Trace, id string, at time.Time, artifact str
 	s := someStart(id)
 	s.Code, s.Args, s.EnvNames, s.Decision.Reason = []byte(secretText), []string{secretText}, []string{secretText}, secretText
 	s.Inputs[0].Name = secretText
+	s.Decision.Grant.Egress = []glovebox.EgressRule{{ID: secretText, Host: secretText, Paths: []string{secretText}}}
+	s.Decision.Grant.Secrets = []glovebox.SecretRef{{Name: secretText, Host: secretText}}
 	mustStart(t, tr, s)
 	res := someResult(id, glovebox.StatusExited)
 	res.Stdout, res.Stderr, res.Reason = secretText, secretText, secretText
+	res.Egress = []glovebox.EgressFlow{{Host: secretText, Rule: secretText, Reason: secretText, Method: secretText, Path: secretText}}
 	batch := tr.Artifacts()
 	n, sha, err := batch.Put(strings.NewReader(artifact))
 	if err = errors.Join(err, batch.Commit()); err != nil {

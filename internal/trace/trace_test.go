@@ -48,7 +48,9 @@ func someStart(id string) Start {
 		Inputs: []glovebox.InputRecord{{Name: "in.csv", Bytes: 3, SHA256: "aa"}},
 		Decision: glovebox.Decision{Allow: true, Rule: "default", Reason: "the owner asked", Grant: glovebox.Grant{
 			Isolation: glovebox.IsolationProcess, Trust: glovebox.TrustModel, Image: "host",
-			Limits: glovebox.Limits{Wall: 30 * time.Second, Memory: 256 * glovebox.MiB}}},
+			Limits:  glovebox.Limits{Wall: 30 * time.Second, Memory: 256 * glovebox.MiB},
+			Egress:  []glovebox.EgressRule{{ID: "good", Host: "*.good.test", Ports: []int{443}, Paths: []string{"/a/**"}}},
+			Secrets: []glovebox.SecretRef{{Name: "TOKEN", Host: "api.good.test"}}}},
 		Image: "host@pkgs:1a2b",
 	}
 }
