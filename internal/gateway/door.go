@@ -54,7 +54,8 @@ type flowKey struct{}
 // newServer is what reads requests, of HTTP/1 and HTTP/2. It writes each anew, so that what one reader takes for one request
 // is one for all.
 func (a *Attachment) newServer() *http.Server {
-	quiet := slog.NewLogLogger(slog.DiscardHandler, slog.LevelError) // its lines have text of the program; decisions are recorded
+	// Its lines have text of the program; decisions are recorded.
+	quiet := slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
 	return &http.Server{
 		Handler: a,
 		// Else a request for no path is answered without being judged.
