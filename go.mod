@@ -19,6 +19,7 @@ require (
 	golang.org/x/net v0.62.0 // BPF and a machine to test it on, DNS messages, names of other scripts, the Public Suffix List
 	golang.org/x/sys v0.50.0 // Linux calls that the standard library lacks
 	modernc.org/sqlite v1.62.0 // the database of the trace, without cgo
+	software.sslmate.com/src/go-pkcs12 v0.7.4 // truststores as Java has them
 )
 
 require (

@@ -252,7 +252,8 @@ func TestTidyModules(t *testing.T) {
 			"internal/sandboxinit/wire",
 			"internal/store",
 		},
-		"modernc.org/sqlite": {"internal/store"},
+		"modernc.org/sqlite":                 {"internal/store"},
+		"software.sslmate.com/src/go-pkcs12": {"internal/gateway"},
 	}
 	used := map[string]bool{}
 	for _, f := range goFiles(t) {
