@@ -18,6 +18,7 @@ require (
 	golang.org/x/mod v0.43.0 // the Merkle tree of the trace, and signed notes
 	golang.org/x/net v0.62.0 // BPF and a machine to test it on, DNS messages, names of other scripts, the Public Suffix List
 	golang.org/x/sys v0.50.0 // Linux calls that the standard library lacks
+	gvisor.dev/gvisor v0.0.0-20260905035102-160fafc42237 // a sandbox's TCP/IP stack, and runsc (see tool)
 	modernc.org/sqlite v1.62.0 // the database of the trace, without cgo
 	software.sslmate.com/src/go-pkcs12 v0.7.4 // truststores as Java has them
 )
@@ -58,7 +59,6 @@ require (
 	golang.org/x/time v0.15.0 // indirect
 	golang.org/x/tools v0.52.0 // indirect
 	google.golang.org/protobuf v1.36.11 // indirect
-	gvisor.dev/gvisor v0.0.0-20260905035102-160fafc42237 // indirect
 	kernel.org/pub/linux/libs/security/libcap/psx v1.2.78 // indirect
 	modernc.org/libc v1.80.1 // indirect
 	modernc.org/mathutil v1.7.1 // indirect

@@ -101,6 +101,9 @@ func (s *socket) receive(b []byte, wanted bool) (int, *os.File, error) {
 		n, oobn, flags, _, got = unix.Recvmsg(int(fd), b, oob, unix.MSG_CMSG_CLOEXEC)
 		return got != unix.EAGAIN
 	})
+	if errors.Is(got, unix.ECONNRESET) {
+		return 0, nil, io.EOF // it was closed with messages in it
+	}
 	if err = errors.Join(err, got); err != nil {
 		return 0, nil, fmt.Errorf("receive a message: %w", err)
 	}

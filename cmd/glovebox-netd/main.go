@@ -1,0 +1,38 @@
+// Command glovebox-netd is the network of one sandbox, in a sandbox of its own. It is started by glovebox, with a socket to
+// it as descriptor 3, and does nothing when started by hand.
+package main
+
+import (
+	"fmt"
+	"os"
+	"runtime/debug"
+	"syscall"
+
+	"glovebox/internal/netd"
+	"glovebox/internal/netwire"
+)
+
+// memory is how much this program takes before it looks harder for what it does not need, in bytes. What a sandbox can make
+// it keep lies below.
+const memory = 48 << 20
+
+func main() {
+	debug.SetMemoryLimit(memory)
+	if err := serve(); err != nil {
+		fmt.Fprintln(os.Stderr, "glovebox-netd:", err)
+		os.Exit(1)
+	}
+}
+
+func serve() error {
+	const gateway = 3
+	if err := syscall.SetNonblock(gateway, true); err != nil { // before os looks whether it is
+		return fmt.Errorf("descriptor %d: %w: glovebox starts this program, it cannot be started by hand", gateway, err)
+	}
+	peer, err := netwire.NewPeer(os.NewFile(gateway, "gateway"))
+	if err != nil {
+		return err
+	}
+	defer peer.Close()
+	return netd.Run(peer)
+}
