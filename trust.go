@@ -51,6 +51,12 @@ type Principal struct {
 	Tenant string `json:"tenant"`
 	// Name is who within the tenant, for the record.
 	Name string `json:"name"`
-	// Owner is true for whoever owns the engine's machine account and sits at its command line.
+	// Owner is true for whoever owns the engine's machine account.
 	Owner bool `json:"owner"`
+	// Door is how a request came that was not typed at the command line, such as http. What the owner types may open more than
+	// what a program of theirs asks for.
+	Door string `json:"door,omitempty"`
 }
+
+// Typed is true of what the owner asks for at the command line, or in a program that has the engine in it.
+func (p Principal) Typed() bool { return p.Owner && p.Door == "" }

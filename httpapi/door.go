@@ -147,7 +147,9 @@ func (d *Door) principal(r *http.Request) (glovebox.Principal, error) {
 		return glovebox.Principal{}, glovebox.Errorf(glovebox.CodeDenied, "connect as the user who started the server",
 			"this server answers its own user alone")
 	}
-	return d.cfg.Owner, nil
+	owner := d.cfg.Owner
+	owner.Door = "http"
+	return owner, nil
 }
 
 // ServeHTTP implements http.Handler.

@@ -102,7 +102,7 @@ func TestWho(t *testing.T) {
 	if status, answer := w.call(t, "POST", "/v1/runs", `{"code":"1"}`); status != "200 OK" {
 		t.Errorf("%s %s", status, answer)
 	}
-	if got := <-w.who; got != owner {
+	if got := <-w.who; got != byHTTP {
 		t.Errorf("asked as %+v", got)
 	}
 	other := newWorld(t, func(c *Config) { c.UID++ })
@@ -228,7 +228,7 @@ func TestCancel(t *testing.T) {
 			answered <- answer
 		}()
 		for deadline := time.Now().Add(10 * time.Second); ; {
-			if l, id := w.door.live.find(owner, by); l != nil && id != "" {
+			if l, id := w.door.live.find(byHTTP, by); l != nil && id != "" {
 				break
 			}
 			if time.Now().After(deadline) {

@@ -18,6 +18,9 @@ import (
 
 var owner = glovebox.Principal{Tenant: "local", Name: "uid:0", Owner: true}
 
+// byHTTP is the owner as the door tells who asks.
+var byHTTP = glovebox.Principal{Tenant: "local", Name: "uid:0", Owner: true, Door: "http"}
+
 // fake is a Service of which each test fills in what it needs.
 type fake struct {
 	run      func(context.Context, glovebox.Principal, glovebox.Request, glovebox.Sink) (*glovebox.Result, error)

@@ -32,6 +32,8 @@ type Config struct {
 	OnlyNamed []glovebox.Isolation
 	// Limits are the defaults and ceilings.
 	Limits Limits
+	// Egress is what may leave.
+	Egress Egress
 	// Images are the runtime images that may be named besides host; empty means all that there are.
 	Images []string
 	// InputRoots are the folders beneath which principals other than the owner may name inputs: absolute, clean, not the
@@ -49,6 +51,8 @@ type Policy struct {
 	images  []string // that may be named; none: all
 	there   []string // besides host
 	roots   []string
+	egress  []glovebox.EgressRule
+	private []string // networks of what the owner types
 }
 
 // New checks c and makes a Policy of it; it keeps no reference to c's maps and slices. A configuration that contradicts
@@ -75,9 +79,13 @@ func New(c Config) (*Policy, error) {
 			return nil, err
 		}
 	}
+	rules, err := c.Egress.complete()
+	if err != nil {
+		return nil, err
+	}
 	return &Policy{rungs: rungs, remote: c.Remote, tenants: tenants, limits: limits, named: slices.Clone(c.OnlyNamed),
-		images: slices.Clone(c.Images),
-		roots:  slices.Clone(c.InputRoots)}, nil
+		images: slices.Clone(c.Images), roots: slices.Clone(c.InputRoots), egress: rules,
+		private: slices.Clone(c.Egress.AllowPrivate)}, nil
 }
 
 // WithImages is the same policy where there are images of these names besides host. Without it there is host alone.
@@ -127,9 +135,13 @@ func (p *Policy) Decide(who glovebox.Principal, req glovebox.Request, can Machin
 	if refused != nil {
 		return *refused
 	}
+	leaves, refused := p.grantEgress(who, req.Allow)
+	if refused != nil {
+		return *refused
+	}
 	d := p.rung(who.Tenant, req, can)
 	if d.Allow {
-		d.Grant.Image, d.Grant.Limits = image, limits
+		d.Grant.Image, d.Grant.Limits, d.Grant.Egress = image, limits, leaves
 	}
 	return d
 }

@@ -68,7 +68,6 @@ func TestRefusedRequests(t *testing.T) {
 			"-- python3"},
 		{"env large", code(glovebox.Request{Env: map[string]string{"A": strings.Repeat("x", 128<<10)}}), "invalid", "--stdin"},
 		{"stdin twice", code(glovebox.Request{Stdin: "a", StdinFrom: strings.NewReader("b")}), "invalid", "twice"},
-		{"allow", code(glovebox.Request{Allow: []string{"example.com"}}), "unavailable", "allow is not available in this"},
 		{"secret", code(glovebox.Request{Secrets: []glovebox.SecretRef{{}}}), "unavailable", "secret is not available"},
 		{"session", code(glovebox.Request{Session: "s"}), "unavailable", "session is not available"},
 		{"interpreter", code(glovebox.Request{Interpreter: true}), "unavailable", "interpreter is not available"},

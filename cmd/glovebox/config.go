@@ -230,7 +230,9 @@ func (s *settings) schema() *key {
 				"ceiling": limitKeys(&s.policy.Limits.Ceiling),
 			}},
 			"input_roots": {item: func(v string) error { s.policy.InputRoots = append(s.policy.InputRoots, v); return nil }},
-			"egress":      missingKey,
+			"egress": {keys: map[string]*key{
+				"allow_private": words(&s.policy.Egress.AllowPrivate), "rules": {each: s.egressRule},
+			}},
 		}},
 		"drivers": {keys: map[string]*key{
 			"process": {keys: map[string]*key{

@@ -56,13 +56,13 @@ func (r *runFlags) bind(a *app, cmd *cobra.Command) {
 	f.Var((*sizeFlag)(&l.Output), "output-limit", "bytes it may print before it is ended (default 64MiB)")
 	f.Var((*sizeFlag)(&l.View), "view-limit", "bytes of each stream in the Result: head and tail (default 16KiB)")
 
+	f.StringArrayVar(&q.Allow, "allow", nil, "let it reach `HOST[:PORT]` by https and http, or SCHEME://HOST[:PORT] (repeat)")
 	f.StringVar(&q.Image, "image", "", "runtime image `NAME` (default host)")
 	f.BoolVar(&a.json, "json", a.json, "print the Result as JSON and nothing else")
 	f.BoolVar(&r.raw, "raw", false, "print exact bytes on a terminal too")
 	f.BoolVar(&r.quiet, "quiet", false, "show no progress")
 
 	const later = " (not available in this version)"
-	f.StringArrayVar(&q.Allow, "allow", nil, "let it reach `HOST`"+later)
 	f.StringArrayVar(&r.secrets, "secret", nil, "lend secret `NAME@HOST`"+later)
 	f.StringVar(&q.Session, "session", "", "run in session `NAME`"+later)
 	f.BoolVar(&q.Interpreter, "interpreter", false, "run in the session's interpreter"+later)

@@ -134,7 +134,6 @@ func TestServedAlike(t *testing.T) {
 		{"run", "-c", "flood"},
 		{"run", "--trust", "hostile", "-c", "stdout ran"},
 		{"run", "--trust", "hostil", "-c", "stdout ran"},
-		{"run", "--allow", "example.com", "-c", "stdout ran"},
 		{"run", "--detach", "-c", "stdout ran", "--json"},
 		{"run", "--memory", "1B", "-c", "stdout ran"},
 		{"run", "--lang", "pyton", "-c", "stdout ran"},

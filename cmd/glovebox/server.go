@@ -14,6 +14,7 @@ import (
 
 	"glovebox"
 	"glovebox/client"
+	"glovebox/policy"
 )
 
 // service opens what serves the verbs: the server that was named, or a local engine.
@@ -46,7 +47,11 @@ func (a *app) runService() (glovebox.Service, error) {
 	if digest == "" {
 		return local()
 	}
-	return &nearby{client.New(client.Config{Socket: socket, UID: a.uid, Digest: digest}), local}, nil
+	rules, err := policy.New(s.policy)
+	if err != nil {
+		return nil, s.located(err)
+	}
+	return &nearby{client.New(client.Config{Socket: socket, UID: a.uid, Digest: digest}), local, rules.Opens}, nil
 }
 
 // nearby is a server that was found and not named: what it cannot be asked is done by an engine of this process. It serves
@@ -54,14 +59,17 @@ func (a *app) runService() (glovebox.Service, error) {
 type nearby struct {
 	glovebox.Service
 	local func() (glovebox.Service, error)
+	opens func(allow []string) bool // what a server opens for anybody; the rest is for what is typed here
 }
 
 // Run implements glovebox.Runs.
 func (n *nearby) Run(ctx context.Context, who glovebox.Principal, req glovebox.Request, sink glovebox.Sink) (
 	*glovebox.Result, error) {
-	res, err := n.Service.Run(ctx, who, req, sink)
-	if !errors.Is(err, client.ErrNotSent) {
-		return res, err
+	if n.opens(req.Allow) {
+		res, err := n.Service.Run(ctx, who, req, sink)
+		if !errors.Is(err, client.ErrNotSent) {
+			return res, err
+		}
 	}
 	local, err := n.local()
 	if err != nil {

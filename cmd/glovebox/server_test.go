@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -41,6 +42,9 @@ func TestDigest(t *testing.T) {
 
 // noPointers fails where what is printed of a value would be where it lies and not what it is.
 func noPointers(t *testing.T, typ reflect.Type, at string) {
+	if typ.Implements(reflect.TypeFor[fmt.GoStringer]()) { // time.Time, which is printed as what it is
+		return
+	}
 	switch typ.Kind() {
 	case reflect.Pointer, reflect.Func, reflect.Chan, reflect.Interface, reflect.UnsafePointer:
 		t.Errorf("%s is a %s: its digest would differ each time", at, typ.Kind())

@@ -138,10 +138,10 @@ func ParsePattern(configured string) (Pattern, error) {
 	}
 	suffix, icann := publicsuffix.PublicSuffix(h.name)
 	switch {
-	case h.Reserved():
-		return Pattern{}, fmt.Errorf("%.300q is a name of a machine's own or of one network's, which no rule opens", configured)
 	case below && suffix == h.name:
 		return Pattern{}, fmt.Errorf("%.300q is too wide: anybody may have a name below %s", configured, h)
+	case h.Reserved():
+		return Pattern{}, fmt.Errorf("%.300q is a name of a machine's own or of one network's, which no rule opens", configured)
 	case suffix == h.name && icann:
 		return Pattern{}, fmt.Errorf("%.300q is nobody's host: names of many owners are below it", configured)
 	}

@@ -1,0 +1,56 @@
+package main
+
+import (
+	"time"
+
+	"glovebox"
+	"glovebox/policy"
+)
+
+// words adds the values of a list.
+func words(to *[]string) *key {
+	return &key{item: func(v string) error { *to = append(*to, v); return nil }}
+}
+
+// egressRule reads one of policy.egress.rules.
+func (s *settings) egressRule() *element {
+	var r glovebox.EgressRule
+	return &element{
+		keys: map[string]*key{
+			"id":   scalar(func(v string) error { r.ID = v; return nil }),
+			"host": scalar(func(v string) error { r.Host = v; return nil }),
+			"ports": {item: func(v string) error {
+				n, err := parseCount(v)
+				if err == nil && (n < 1 || n > 65535) {
+					err = glovebox.Errorf(glovebox.CodeInvalid, "write 1 to 65535", "%q is no port", short(v))
+				}
+				r.Ports = append(r.Ports, int(n))
+				return err
+			}},
+			"protocols": words(&r.Protocols), "methods": words(&r.Methods), "paths": words(&r.Paths), "push": words(&r.Push),
+			"allow_private": words(&r.AllowPrivate),
+			"mode":          scalar(func(v string) error { r.Mode = v; return nil }),
+			"deny":          scalar(yesOrNo(&r.Deny)),
+			"websocket":     scalar(yesOrNo(&r.WebSocket)),
+			"body_limit": scalar(func(v string) (err error) {
+				r.BodyLimit, err = parseSize(v)
+				return notZero(r.BodyLimit != 0, err)
+			}),
+			"expires": scalar(func(v string) (err error) {
+				r.Expires, err = time.Parse(time.RFC3339, v)
+				if r.Expires = r.Expires.UTC(); err != nil {
+					return glovebox.Errorf(glovebox.CodeInvalid, "write it as 2026-12-31T18:00:00Z", "%q is no moment", short(v))
+				}
+				return nil
+			}),
+		},
+		done: func() error {
+			one := policy.Egress{AllowPrivate: s.policy.Egress.AllowPrivate, Rules: []glovebox.EgressRule{r}}
+			if _, err := policy.New(policy.Config{Egress: one}); err != nil {
+				return err
+			}
+			s.policy.Egress.Rules = append(s.policy.Egress.Rules, r)
+			return nil
+		},
+	}
+}

@@ -1,0 +1,79 @@
+package policy
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"glovebox"
+)
+
+// TestEgressIsSelected: a request selects from the operator's rules; the owner at the command line alone may name others.
+func TestEgressIsSelected(t *testing.T) {
+	p, err := New(Config{Egress: Egress{AllowPrivate: []string{"10.0.0.0/8"}, Rules: []glovebox.EgressRule{
+		{ID: "api", Host: "api.example.com", Methods: []string{"GET"}},
+		{Host: "intern.example.com", AllowPrivate: []string{"10.1.0.0/16"}},
+		{ID: "no", Host: "bad.example.com", Deny: true},
+	}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	deny := glovebox.EgressRule{ID: "no", Host: "bad.example.com", Deny: true}
+	api := glovebox.EgressRule{ID: "api", Host: "api.example.com", Methods: []string{"GET"}, AllowPrivate: []string{"10.0.0.0/8"},
+		Protocols: []string{"https"}}
+	intern := glovebox.EgressRule{ID: "policy.egress.rules.2", Host: "intern.example.com", AllowPrivate: []string{"10.1.0.0/16"},
+		Protocols: []string{"https", "http"}}
+	typed := glovebox.EgressRule{ID: "--allow 1 (other.example.com)", Host: "other.example.com", AllowPrivate: []string{"10.0.0.0/8"}}
+	byHTTP := owner
+	byHTTP.Door = "http"
+	for name, tt := range map[string]struct {
+		who   glovebox.Principal
+		allow []string
+		want  []glovebox.EgressRule
+		code  glovebox.Code
+		fix   string
+	}{
+		"nothing asked":   {who: owner},
+		"selected":        {who: stranger, allow: []string{"https://api.example.com", "intern.example.com"}, want: []glovebox.EgressRule{deny, api, intern}},
+		"not there":       {who: stranger, allow: []string{"other.example.com"}, code: glovebox.CodeDenied, fix: `{host: "other.example.com"}`},
+		"another port":    {who: stranger, allow: []string{"api.example.com:8443"}, code: glovebox.CodeDenied, fix: "ports: [8443]"},
+		"owner over HTTP": {who: byHTTP, allow: []string{"other.example.com"}, code: glovebox.CodeDenied, fix: "policy.egress.rules"},
+		"owner typed":     {who: owner, allow: []string{"other.example.com"}, want: []glovebox.EgressRule{deny, typed}},
+		"malformed":       {who: owner, allow: []string{"http://10.0.0.1"}, code: glovebox.CodeInvalid, fix: "api.example.com"},
+		"too wide":        {who: owner, allow: []string{"*.github.io"}, code: glovebox.CodeInvalid, fix: "api.example.com"},
+		"too many":        {who: owner, allow: slicesOf("a.example.com", maxAllow+1), code: glovebox.CodeInvalid, fix: "fewer"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := p.Decide(tt.who, glovebox.Request{Code: "1", Trust: "model", Allow: tt.allow}, having(glovebox.IsolationProcess))
+			if d.Allow != (tt.code == "") || d.Code != tt.code || !strings.Contains(d.Fix, tt.fix) {
+				t.Fatalf("decided %+v", d)
+			}
+			if diff := cmp.Diff(tt.want, d.Grant.Egress); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+	if p.Opens([]string{"other.example.com"}) || !p.Opens([]string{"api.example.com"}) || !p.Opens(nil) {
+		t.Error("what the rules open to anybody is not what was selected")
+	}
+}
+
+// TestEgressRefused: a rule that cannot be is told by its place.
+func TestEgressRefused(t *testing.T) {
+	for name, tt := range map[string]struct {
+		egress Egress
+		op     string
+	}{
+		"wide":             {Egress{Rules: []glovebox.EgressRule{{Host: "a.example.com"}, {Host: "*.com"}}}, "policy.egress.rules.2"},
+		"loopback":         {Egress{AllowPrivate: []string{"127.0.0.0/8"}}, "policy.egress.allow_private"},
+		"beyond the whole": {Egress{AllowPrivate: []string{"10.1.0.0/16"}, Rules: []glovebox.EgressRule{{Host: "a.example.com", AllowPrivate: []string{"10.0.0.0/8"}}}}, "policy.egress.rules.1"},
+		"one id twice":     {Egress{Rules: []glovebox.EgressRule{{ID: "a", Host: "a.example.com"}, {ID: "a", Host: "b.example.com"}}}, "policy.egress.rules"},
+	} {
+		_, err := New(Config{Egress: tt.egress})
+		e, ok := err.(*glovebox.Error)
+		if !ok || e.Op != tt.op || e.Code != glovebox.CodeInvalid || e.Fix == "" {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
