@@ -64,18 +64,28 @@ func language(req glovebox.Request) string {
 	return req.Lang
 }
 
-func environment(image Image, set map[string]string) []string {
+// environment is that of an image, with more variables: of a name that there is twice the last counts.
+func environment(image Image, more ...map[string]string) []string {
 	all := maps.Clone(baseEnv)
-	for _, v := range image.Env() {
-		name, value, _ := strings.Cut(v, "=")
-		all[name] = value
+	maps.Copy(all, variables(image.Env()))
+	for _, set := range more {
+		maps.Copy(all, set)
 	}
-	maps.Copy(all, set)
 	env := make([]string, 0, len(all))
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		env = append(env, name+"="+all[name])
 	}
 	return env
+}
+
+// variables are those of a list of NAME=VALUE.
+func variables(list []string) map[string]string {
+	set := make(map[string]string, len(list))
+	for _, v := range list {
+		name, value, _ := strings.Cut(v, "=")
+		set[name] = value
+	}
+	return set
 }
 
 // Compiled when first needed: most starts of the program never do.

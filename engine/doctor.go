@@ -63,6 +63,9 @@ func (e *Engine) Doctor(ctx context.Context) (*glovebox.Report, error) {
 	r.Controls = append(r.Controls, part("image", imageErr), part("data_dir", recordErr),
 		budget)
 	r.Controls = append(r.Controls, e.roomControls(limits)...)
+	if e.network != nil {
+		r.Controls = append(r.Controls, e.network.controls(ctx)...)
+	}
 	r.Ready = d.Allow && !slices.ContainsFunc(r.Controls, func(c glovebox.Control) bool {
 		return (c.Isolation == rung || c.Isolation == "") && c.Required && !c.Available
 	})

@@ -43,6 +43,8 @@ type Config struct {
 	RuntimeDir string
 	// Pool is what is ready before anybody asks. Zero: nothing.
 	Pool Pool
+	// Network opens a way out of a sandbox where one is granted. Zero: there is none.
+	Network Network
 	// Log gets one line for each run and what goes wrong beside them; nil discards.
 	Log *slog.Logger
 	// ServedBy is what results say about who served them; empty means local.
@@ -94,6 +96,7 @@ type Engine struct {
 	stored  *storedImages
 	memory  func() (*admission.Admission, error)
 	ready   func() *ready // nil without a pool
+	network *network      // nil without a gateway
 	runs    string        // the folder of the folders of live runs
 	free    func() (memory, disk glovebox.Size, err error)
 
@@ -165,6 +168,9 @@ func New(cfg Config) (*Engine, error) {
 		e.drivers[d.Isolation()] = d
 	}
 	if e.policy, err = policy.New(cfg.Policy); err != nil {
+		return nil, err
+	}
+	if e.network, err = e.newNetwork(); err != nil {
 		return nil, err
 	}
 	e.ready = sync.OnceValue(e.newReady)
@@ -268,6 +274,7 @@ func (e *Engine) closeOther() {
 func (e *Engine) giveBack() {
 	e.closeReady()
 	e.removing.Wait()
+	e.closeNetwork()
 	e.stored.close()
 	if a, err := e.memory(); err == nil {
 		a.Close()

@@ -128,7 +128,8 @@ type plannedTrouble struct {
 	last int // ends with this call of any step; 0: when all runs have ended
 }
 
-var steps = []string{"start", "exec", "sample", "kill", "open", "disk", "close"}
+var steps = []string{"start", "exec", "sample", "kill", "open", "disk", "close", "way", "netd", "attach",
+	"link", "way close"}
 
 func (w *world) newPlan() plan {
 	r := w.random

@@ -21,6 +21,7 @@ import (
 	"glovebox"
 	"glovebox/driver"
 	"glovebox/driver/drivertest"
+	"glovebox/internal/netjail"
 	"glovebox/internal/store"
 )
 
@@ -32,6 +33,7 @@ type world struct {
 	disk   *smallDisk
 	plan   plan
 	fake   *drivertest.Fake
+	net    *fakeNetwork
 	engine *Engine
 	log    lockedBuffer
 	runs   []*planned
@@ -75,6 +77,8 @@ func newWorld(t *testing.T, seed uint64, dir string, disk *smallDisk) *world {
 	if err := os.MkdirAll(w.fake.Dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
+	w.net = newFakeNetwork(w.fail)
+	w.net.allows, w.net.dies = []glovebox.EgressFlow{{Host: "good.test", Port: 443, Allowed: true}}, w.random.IntN(8) == 0
 	return w
 }
 
@@ -109,6 +113,9 @@ func (w *world) newRun() *planned {
 		p.req.Inputs = []glovebox.Input{{Name: "a", Path: "/no/such/file"}}
 	case 2:
 		p.req.Trust = glovebox.TrustHostile // refused
+	}
+	if r.IntN(3) == 0 {
+		p.req.Allow = []string{"good.test"}
 	}
 	if r.IntN(3) == 0 {
 		p.cancel = time.Duration(1 + r.Int64N(int64(3*time.Second)))
@@ -217,12 +224,13 @@ func (w *world) now() time.Time {
 }
 
 func (w *world) open() *Engine {
-	e, err := New(Config{DataDir: w.dir, Drivers: []driver.Driver{observed{w.fake, w}}, Policy: lowRungs, Image: fakeImage{}, MemoryBudget: worldBudget,
-		RuntimeDir: filepath.Join(w.disk.dir, "locks"), Now: w.now,
+	e, err := New(Config{DataDir: w.dir, Drivers: []driver.Driver{observed{w.fake, w}}, Policy: egressPolicy(), Image: fakeImage{},
+		MemoryBudget: worldBudget, RuntimeDir: filepath.Join(w.disk.dir, "locks"), Now: w.now,
 		Log: slog.New(slog.NewTextHandler(&w.log, &slog.HandlerOptions{Level: slog.LevelDebug}))})
 	if err != nil {
 		w.t.Fatal(err)
 	}
+	e.network = w.net.network()
 	return e
 }
 
@@ -249,6 +257,9 @@ func (o observedBox) Close(ctx context.Context) error {
 		o.w.mu.Lock()
 		defer o.w.mu.Unlock()
 		o.w.unclosed[o.spec.ID] = o.spec.Limits.Memory
+		if o.spec.Network {
+			o.w.unclosed[o.spec.ID] += netjail.Memory
+		}
 	}
 	return err
 }
@@ -328,6 +339,9 @@ func (w *world) checkMemory() {
 func (w *world) check() {
 	if left := w.fake.Live(); len(left) > 0 {
 		w.t.Errorf("sandboxes are left: %v", left)
+	}
+	if ways, netds := w.net.left(); ways+netds > 0 || !w.net.closed {
+		w.t.Errorf("%d ways out and %d netds are left; the gateway is closed: %v", ways, netds, w.net.closed)
 	}
 	next := w.open()
 	defer func() {

@@ -94,6 +94,7 @@ const (
 	limitProcesses = "processes"
 	limitDisk      = "disk"
 	limitFiles     = "files"
+	limitEgress    = "egress" // at the gateway, where a refusal ends no program
 )
 
 var limitNames = map[glovebox.Status]string{
@@ -129,6 +130,10 @@ func reason(v verdict, f facts, l glovebox.Limits) string {
 	case glovebox.StatusCanceled:
 		return "the run was cancelled by its caller"
 	case glovebox.StatusPolicy:
+		if f.killed != "" {
+			return "the program sent the placeholder of a secret where that may not go, and the secret's on_violation is to end a " +
+				"run for it"
+		}
 		return fmt.Sprintf("the sandbox ended the program (%s) at a system call that no program may make in it",
 			signalName(f.exit.Signal))
 	case glovebox.StatusProcessLimit:

@@ -48,6 +48,7 @@ func (r *run) result(ctx context.Context, f facts, v verdict, out output.Capture
 		r.cfg.Log.Error("keep output", "id", r.id, "err", outErr)
 		remark(res, "not all of the output could be kept: the disk of the data_dir may be full")
 	}
+	r.tellEgress(res)
 	if err := r.stdin.failure(); err != nil {
 		r.cfg.Log.Warn("read standard input", "id", r.id, "err", err)
 		remark(res, "standard input ended early: "+whyEarly(err))

@@ -44,6 +44,8 @@ type run struct {
 
 	undo    cleanup.Stack // what goes on beside the caller once the end is recorded
 	folder  lateFolder
+	way     *way // nil: nothing leaves its sandbox
+	flows   flows
 	spare   *lease.Lease // nil: the run has a sandbox of its own making
 	resized error        // of the spare
 	begunAs string       // how its sandbox came to be, as results say it
@@ -103,6 +105,9 @@ func (r *run) run(ctx context.Context) (*glovebox.Result, error) {
 	if err := r.takeInputs(ctx); err != nil && ctx.Err() == nil {
 		return nil, r.refuse(ctx, err)
 	}
+	if err := r.openWay(ctx); err != nil && ctx.Err() == nil {
+		return nil, r.refuse(ctx, err)
+	}
 	if err := r.takeSpare(ctx); err != nil { // after all that can be refused, which would use one up
 		return nil, r.refuse(ctx, err)
 	}
@@ -115,6 +120,7 @@ func (r *run) run(ctx context.Context) (*glovebox.Result, error) {
 	if err == nil {
 		f, err = r.watch(ctx)
 	}
+	r.way.end(ctx) // nothing of the program is alive, or it is about to be ended
 	out, outErr := r.finishOutput(ctx)
 	var v verdict
 	switch {
@@ -153,6 +159,9 @@ func (r *run) admit(ctx context.Context) error {
 	if err = r.memory.Fits(r.decision.Grant.Limits.Memory, r.extra()); err != nil {
 		return err
 	}
+	if err = r.canOpen(ctx); err != nil {
+		return err
+	}
 	if r.stdin = newStdin(r.req); r.stdin != nil { // an interface around a nil pointer would not be nil
 		r.command.Stdin = r.stdin
 	}
@@ -188,7 +197,7 @@ func (r *run) queue(ctx context.Context) (err error) {
 
 // giveBackMemory lets other runs have the memory, but not while something of this one may still use it.
 func (r *run) giveBackMemory(ctx context.Context) error {
-	if r.release != nil && r.release(ctx) != nil {
+	if r.release != nil && r.release(ctx) != nil || r.way.close(ctx) != nil {
 		return errors.New("the sandbox could not be closed: its memory stays taken until this engine is closed")
 	}
 	return r.share.Release()
@@ -226,13 +235,20 @@ func (r *run) needFolder() (string, error) {
 func (r *run) start(ctx context.Context) (recorded bool, err error) {
 	making, stop := context.WithCancel(ctx)
 	defer stop()
-	var recordErr, boxErr error
+	var recordErr, boxErr, netdErr error
 	var both sync.WaitGroup
 	record := func() {
 		// A start is recorded also when the caller has gone: what follows needs it.
 		if recordErr = r.recordStart(context.WithoutCancel(ctx)); recordErr != nil {
 			stop()
 		}
+	}
+	if r.way != nil {
+		both.Go(func() {
+			if netdErr = r.way.takeNetd(making); netdErr != nil {
+				stop()
+			}
+		})
 	}
 	if r.spare == nil {
 		both.Go(record)
@@ -245,6 +261,8 @@ func (r *run) start(ctx context.Context) (recorded bool, err error) {
 	switch {
 	case recordErr != nil:
 		return r.trace != nil, recordErr
+	case netdErr != nil && ctx.Err() == nil:
+		return true, netdErr
 	case boxErr != nil:
 		return true, fmt.Errorf("make the sandbox: %w", boxErr)
 	case ctx.Err() != nil:
@@ -262,6 +280,9 @@ func (r *run) start(ctx context.Context) (recorded bool, err error) {
 
 // letGo releases the code into the run's sandbox.
 func (r *run) letGo(ctx context.Context) (err error) {
+	if err := r.way.connect(ctx, r.box); err != nil {
+		return err
+	}
 	if r.proc, err = r.box.Exec(ctx, r.command); err != nil {
 		r.proc = nil // an interface around a nil pointer would not be nil
 		return fmt.Errorf("release the code: %w", err)
@@ -274,7 +295,8 @@ func (r *run) makeBox(ctx context.Context) error {
 		return context.Cause(ctx)
 	}
 	d := r.drivers[r.decision.Grant.Isolation]
-	spec := driver.Spec{ID: r.id, Limits: r.decision.Grant.Limits, Root: r.image.Root(), Inputs: r.given}
+	spec := driver.Spec{ID: r.id, Limits: r.decision.Grant.Limits, Root: r.image.Root(), Inputs: r.given,
+		Network: r.way != nil}
 	box, err := d.Start(ctx, spec)
 	if errors.Is(err, driver.ErrLeftBehind) {
 		r.release = func(context.Context) error { return driver.ErrLeftBehind } // so that its memory stays taken
@@ -316,7 +338,7 @@ func (r *run) startRecord() trace.Start {
 // watch supervises the program to the end of its tree.
 func (r *run) watch(ctx context.Context) (facts, error) {
 	w := &watch{box: r.box, proc: r.proc, limits: r.decision.Grant.Limits, capture: r.capture, tell: r.tell,
-		drained: make(chan struct{})}
+		drained: make(chan struct{}), violated: r.way.violated()}
 	f, err := w.run(ctx)
 	if err == nil {
 		return f, nil

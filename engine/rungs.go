@@ -76,8 +76,10 @@ func (e *Engine) overhead(rung glovebox.Isolation) glovebox.Size {
 	return d.Overhead()
 }
 
-// extra is the same of the rung that the run was granted.
-func (r *run) extra() glovebox.Size { return r.overhead(r.decision.Grant.Isolation) }
+// extra is what the run takes beside its limit: its sandbox on the rung that it was granted, and its network if it has one.
+func (r *run) extra() glovebox.Size {
+	return r.overhead(r.decision.Grant.Isolation) + netdMemory(r.decision.Grant)
+}
 
 // absent says that this engine has no driver for a rung.
 func absent(rung glovebox.Isolation) error {

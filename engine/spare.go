@@ -49,6 +49,9 @@ type ready struct {
 	pool   *lease.Pool
 	limits glovebox.Limits // those that spares are made with
 	forks  bool
+	// network says that spares are made so that they can be given one, where that costs nothing. The kernel of the gVisor rung
+	// must have its device from the start: there spares with one are a kind of their own.
+	network bool
 }
 
 // newReady makes the pool, or nil where there is to be none or nothing can be run anyway.
@@ -64,7 +67,8 @@ func (e *Engine) newReady() *ready {
 		e.cfg.Log.Error("have sandboxes ready: all runs start cold", "err", err)
 		return nil
 	}
-	return &ready{pool: pool, limits: e.policy.DefaultLimits(), forks: e.cfg.Pool.Forks}
+	return &ready{pool: pool, limits: e.policy.DefaultLimits(), forks: e.cfg.Pool.Forks,
+		network: e.network != nil}
 }
 
 // begin has Python ready for requests that say nothing of themselves, so that the first of them need not start cold.
@@ -112,7 +116,7 @@ func (w *ready) kind(d driver.Warmer, tenant, lang string, cmd driver.Command, c
 	identity := image.Identity()
 	name, _, _ := strings.Cut(identity, "@")
 	return lease.Kind{Driver: d, Tenant: tenant, Trust: g.Trust, Image: name, Identity: identity, Root: image.Root(),
-		Limits: w.limits, Hold: hold, Fork: forks}
+		Limits: w.limits, Hold: hold, Fork: forks, Network: w.network && d.Isolation() != glovebox.IsolationGVisor}
 }
 
 // serves tells whether a sandbox that was made before could be just what a request asks for: its interpreter was started
@@ -201,6 +205,12 @@ func (r *run) takeSpare(ctx context.Context) error {
 	if d.Sizes(kind.Hold).Alone == 0 {
 		return nil // the driver has no such interpreter ready
 	}
+	if r.way != nil {
+		kind.Network = true
+		if r.way.atStart(lang) {
+			return nil // its interpreter reads variables of the way only when it starts
+		}
+	}
 	if r.spare = w.pool.Take(kind, g.Limits.Memory); r.spare == nil {
 		r.spare = w.pool.Fork(ctx, kind, g.Limits.Memory)
 	}
@@ -260,6 +270,9 @@ func (r *run) exec(ctx context.Context) error {
 	}
 	r.cfg.Log.Warn("use a spare: the run starts cold", "id", r.id, "spare", r.spare.ID, "err", err)
 	if err := r.discardSpare(ctx); err != nil {
+		return err
+	}
+	if err := r.reopen(ctx); err != nil {
 		return err
 	}
 	if err := r.makeBox(ctx); err != nil {
@@ -327,6 +340,9 @@ func (r *run) acquire(ctx context.Context) (err error) {
 	}
 	if w := r.ready(); w != nil {
 		defer w.pool.Waits(limit)()
+	}
+	if r.network != nil {
+		defer r.network.waits(ctx)()
 	}
 	r.share, err = r.memory.Acquire(ctx, limit)
 	return err

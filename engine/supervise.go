@@ -38,6 +38,8 @@ type watch struct {
 	capture capture
 	tell    *teller
 	drained chan struct{} // made by the caller, closed when both streams are read to their ends
+	// violated is closed when the program used what it was lent where it may not, and that is to end it; nil: never.
+	violated <-chan struct{}
 
 	told time.Time // when the sink last heard of usage
 }
@@ -94,6 +96,8 @@ func (w *watch) guard(ctx context.Context) (glovebox.Status, error) {
 			cause = glovebox.StatusCanceled
 		case <-w.capture.Exceeded():
 			cause = glovebox.StatusOutputLimit
+		case <-w.violated:
+			cause = glovebox.StatusPolicy
 		case <-poll.C:
 			var s driver.Sample
 			if s, err = w.proc.Sample(); err != nil {

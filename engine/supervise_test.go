@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -277,4 +278,26 @@ func TestSuperviseBelievesTheEarlierEnd(t *testing.T) {
 			w.box.Close(t.Context())
 		})
 	}
+}
+
+// TestViolation: a placeholder where it may not go ends the run where that was configured, and the verdict is the policy's.
+func TestViolation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := watching(t, &drivertest.Fake{Program: func(ctx context.Context, _ *drivertest.Proc) driver.Exit {
+			<-ctx.Done()
+			return driver.Exit{}
+		}}, nil)
+		violated := make(chan struct{})
+		w.violated = violated
+		time.AfterFunc(time.Second, func() { close(violated) })
+		f, err := w.run(t.Context())
+		w.box.Close(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		v, err := judge(f, testLimits)
+		if err != nil || v.status != glovebox.StatusPolicy || f.wall != time.Second || !strings.Contains(v.reason, "placeholder") {
+			t.Errorf("%+v after %v: %v", v, f.wall, err)
+		}
+	})
 }

@@ -41,6 +41,12 @@ type there struct {
 // runThere has another Glovebox do the run, and makes its result this one's: what the program printed and left is kept and
 // recorded here, and what is shown of it is made here.
 func (r *run) runThere(ctx context.Context) (*glovebox.Result, error) {
+	if wantsWay(r.decision.Grant) {
+		// The other would judge by its own rules, and these are not those that were granted here.
+		return nil, r.refuse(ctx, glovebox.Errorf(glovebox.CodeUnavailable,
+			"run it on a rung of this machine, or without --allow and --secret",
+			"a run that another Glovebox does has no way out in this version"))
+	}
 	select {
 	case r.other.runs <- struct{}{}:
 		defer func() { <-r.other.runs }()

@@ -112,7 +112,7 @@ func (b *build) builder(store *imagestore.Store) (*imagebuild.Builder, error) {
 	if err != nil {
 		return nil, err
 	}
-	all, err := drivers(s)
+	all, _, err := drivers(s)
 	if err != nil {
 		return nil, err
 	}

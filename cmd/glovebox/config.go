@@ -29,6 +29,7 @@ type settings struct {
 	trace   engine.Trace
 	pool    engine.Pool
 	images  imageSettings
+	gateway gatewaySettings
 	serves  bool     // many requests: only then is anything kept ready
 	listen  []string // addresses that serve listens on
 
@@ -89,7 +90,8 @@ func (a *app) settings() (settings, error) {
 // configuration finds and reads the configuration: --config, else the system's, else the user's, else nothing. A file that
 // is there and cannot be used is an error, never passed over.
 func (a *app) configuration() (settings, error) {
-	s := settings{lines: map[string]int{}, pool: builtInPool}
+	s := settings{lines: map[string]int{}, pool: builtInPool, gateway: gatewaySettings{ready: builtInReady,
+		around: a.surroundings()}}
 	places, must := []string{systemConfig}, false
 	if a.config != "" {
 		places, must = []string{a.config}, true
@@ -249,7 +251,7 @@ func (s *settings) schema() *key {
 			return err
 		}},
 		"tenants": {each: s.tenant}, "secrets": missingKey, "images": s.imageKeys(), "pool": poolKeys(&s.pool),
-		"memory_budget": scalar(s.memory.set), "trace": s.traceKeys(),
+		"memory_budget": scalar(s.memory.set), "trace": s.traceKeys(), "gateway": s.gateway.keys(),
 	}}
 }
 

@@ -182,6 +182,7 @@ func ownFolder(dir string, uid int) error {
 // configuration says, and the files that a path means. It is empty where that cannot be told.
 func (s settings) digest() string {
 	s.file, s.lines, s.serves, s.servedBy = "", nil, false, "" // which change nothing of what a run is
+	s.gateway.around, s.gateway.ready = surroundings{}, 0
 	mounts, err := os.Readlink("/proc/self/ns/mnt")
 	if err != nil {
 		return ""

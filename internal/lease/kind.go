@@ -28,6 +28,8 @@ type Kind struct {
 	Limits glovebox.Limits
 	// Hold is the interpreter. Its Memory is what it needs for itself; the driver says what that makes.
 	Hold driver.Hold
+	// Network says that the sandboxes are made with what a network needs from the start.
+	Network bool
 	// Fork allows forks, which share with each other what an interpreter fixes at its start.
 	Fork bool
 
@@ -43,7 +45,7 @@ type key struct {
 	policy                  int
 	limits                  glovebox.Limits
 	memory                  glovebox.Size
-	fork                    bool
+	fork, network           bool
 }
 
 // key makes the long part of it once: a run asks for it more than once, under the pool's mutex.
@@ -52,7 +54,7 @@ func (k *Kind) key() key {
 		k.holder = new(k.held())
 	}
 	return key{k.Driver.Isolation(), k.Tenant, k.Image, k.Identity, *k.holder, k.Trust, k.Policy, k.Limits, k.Hold.Memory,
-		k.Fork}
+		k.Fork, k.Network}
 }
 
 func (k *Kind) held() [sha256.Size]byte {

@@ -101,7 +101,7 @@ func (p *Pool) assemble(ctx context.Context, kind *Kind, sp *spare) (err error) 
 	if sp.inputs, sp.remove, err = p.cfg.Inputs(ctx, sp.id, below); err != nil {
 		return err
 	}
-	spec := driver.Spec{ID: sp.id, Limits: kind.Limits, Root: kind.Root, Inputs: sp.inputs}
+	spec := driver.Spec{ID: sp.id, Limits: kind.Limits, Root: kind.Root, Inputs: sp.inputs, Network: kind.Network}
 	if sp.of != nil {
 		sp.box, err = sp.of.box.Fork(ctx, spec)
 	} else {

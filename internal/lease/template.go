@@ -105,7 +105,8 @@ func (p *Pool) buildTemplate(kind *Kind, t *template, past bool) (err error) {
 	if t.inputs, t.remove, err = p.cfg.Inputs(ctx, t.id, ""); err != nil {
 		return err
 	}
-	spec := driver.Spec{ID: t.id, Limits: kind.Limits, Root: kind.Root, Inputs: t.inputs}
+	spec := driver.Spec{ID: t.id, Limits: kind.Limits, Root: kind.Root, Inputs: t.inputs,
+		Network: kind.Network}
 	spec.Limits.Memory = t.memory
 	hold := kind.Hold
 	hold.Memory = kind.Driver.Sizes(kind.Hold).Copy

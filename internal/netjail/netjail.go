@@ -37,7 +37,8 @@ type Config struct {
 // has just taken the last.
 const (
 	pauses      = 3
-	firstPause  = time.Second // after a failure; it doubles
+	courtesy    = 4 * time.Millisecond // to a run that has taken one: another is made once it has begun
+	firstPause  = time.Second          // after a failure; it doubles
 	lastPause   = time.Minute
 	respite     = 2 * time.Second // after runs waited for memory
 	noRoomPause = time.Second     // after there was none
@@ -133,6 +134,9 @@ func (j *Jails) pop() (w waiting, ok bool) {
 		return w, false
 	}
 	w, j.ready = j.ready[0], j.ready[1:]
+	if due := time.Now().Add(courtesy); j.quiet.Before(due) {
+		j.quiet = due
+	}
 	j.stir()
 	return w, true
 }

@@ -39,11 +39,14 @@ func run(m *testing.M) int {
 	if out, err := build.CombinedOutput(); err != nil {
 		panic(string(out))
 	}
+	if other := os.Getenv("GLOVEBOX_TEST_NETD"); other != "" {
+		standIn = other
+	}
 	return m.Run()
 }
 
 // jails makes Jails over the real process rung.
-func jails(t *testing.T, ready int) (*Jails, *admission.Admission) {
+func jails(t testing.TB, ready int) (*Jails, *admission.Admission) {
 	t.Helper()
 	jail, err := process.New(process.Config{Init: initBinary, ScratchDir: t.TempDir(), RuntimeDir: t.TempDir()})
 	if err != nil {
@@ -69,7 +72,7 @@ func jails(t *testing.T, ready int) (*Jails, *admission.Admission) {
 }
 
 // link is a pair of sockets in place of a sandbox's link: the first end is the netd's.
-func link(t *testing.T) (theirs, ours *os.File) {
+func link(t testing.TB) (theirs, ours *os.File) {
 	t.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -93,7 +96,7 @@ func ask(t *testing.T, n *Netd, ours *os.File, path string) string {
 	return e.Host
 }
 
-func soon(t *testing.T, what string, is func() bool) {
+func soon(t testing.TB, what string, is func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(10 * time.Second); !is(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(deadline) {

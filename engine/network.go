@@ -1,0 +1,368 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"glovebox"
+	"glovebox/driver"
+	"glovebox/internal/boot"
+	"glovebox/internal/egress"
+	"glovebox/internal/gateway"
+	"glovebox/internal/netjail"
+	"glovebox/internal/netwire"
+)
+
+// Network is what opens a way out of a sandbox for a run that was granted one. The zero value opens none: what would be
+// granted one is refused.
+type Network struct {
+	// Gateway makes the gateway when the first run needs it. The engine closes it. Nil: there is none.
+	Gateway func() (*gateway.Gateway, error)
+	// Jail makes the sandboxes that netds run in: the process rung. Required with Gateway.
+	Jail driver.Driver
+	// Netd is the path of glovebox-netd. Empty: beside the running program.
+	Netd string
+	// Lend lends secrets; nil: none are.
+	Lend func(ctx context.Context, run string, secrets []glovebox.SecretRef) (Lent, error)
+	// Ready is how many netds are kept started before anybody asks. Zero: none.
+	Ready int
+}
+
+// Lent is what a run was lent: placeholders, and the broker's end of what is sent with them. Methods are safe for concurrent
+// use.
+type Lent interface {
+	gateway.Binding
+	// Env are the placeholders, as NAME=VALUE.
+	Env() []string
+	// Violated is closed when a placeholder was sent where it may not go and its secret's on_violation is end.
+	Violated() <-chan struct{}
+	// Close takes back what was lent and returns when nothing of it can be used any more.
+	Close(ctx context.Context) error
+}
+
+// wayLimit bounds how long the end of a run waits for what still passes and for the last decisions; nothing of the program
+// lives by then.
+const wayLimit = 2 * time.Second
+
+// network is what an engine opens ways out with.
+type network struct {
+	attach    func(context.Context, gateway.Terms) (attachment, error)
+	lend      func(ctx context.Context, run string, secrets []glovebox.SecretRef) (Lent, error) // nil: nothing is lent
+	netd      func(context.Context) (netd, error)
+	available func(context.Context) error
+	waits     func(context.Context) (done func())
+	close     func(context.Context) error
+	controls  func(context.Context) []glovebox.Control
+}
+
+// attachment is one run's part of the gateway.
+type attachment interface {
+	Files() []driver.File
+	Over() []driver.File
+	Env() []string
+	Serve(*netwire.Host) error
+	Usage() gateway.Usage
+	Close(context.Context) error
+}
+
+// netd is the network of one sandbox.
+type netd interface {
+	Start(context.Context, netwire.Setup, *os.File) error
+	Host() *netwire.Host
+	Close(context.Context) error
+}
+
+// newNetwork is nil where there is to be none. Nothing is started before a run needs it, but for the netds that are kept
+// ready.
+func (e *Engine) newNetwork() (*network, error) {
+	c := e.cfg.Network
+	if c.Gateway == nil {
+		return nil, nil
+	}
+	jails, err := netjail.New(netjail.Config{Jail: c.Jail, Program: c.Netd, Ready: c.Ready, Memory: e.memory, Log: e.cfg.Log})
+	if err != nil {
+		return nil, err
+	}
+	used := false
+	var mu sync.Mutex
+	open := sync.OnceValues(c.Gateway)
+	get := func() (*gateway.Gateway, error) {
+		mu.Lock()
+		used = true
+		mu.Unlock()
+		return open()
+	}
+	return &network{lend: c.Lend,
+		attach: func(ctx context.Context, t gateway.Terms) (attachment, error) {
+			g, err := get()
+			if err != nil {
+				return nil, err
+			}
+			a, err := g.Attach(ctx, t)
+			if err != nil {
+				return nil, err // not a, which would be an interface around a nil pointer
+			}
+			return a, nil
+		},
+		netd: func(ctx context.Context) (netd, error) {
+			n, err := jails.Take(ctx)
+			if err != nil {
+				return nil, err
+			}
+			return n, nil
+		},
+		available: jails.Available,
+		waits:     jails.Waits,
+		controls: func(ctx context.Context) []glovebox.Control {
+			_, gatewayErr := get()
+			return []glovebox.Control{optional("egress: netd", jails.Available(ctx)), optional("egress: gateway", gatewayErr)}
+		},
+		close: func(ctx context.Context) error {
+			jails.Close(ctx)
+			mu.Lock()
+			defer mu.Unlock()
+			if !used {
+				return nil
+			}
+			g, err := open()
+			if err != nil {
+				return nil // it was told to whoever needed it
+			}
+			return g.Close(ctx)
+		},
+	}, nil
+}
+
+// closeNetwork closes the gateway, and what was kept ready for it.
+func (e *Engine) closeNetwork() {
+	if e.network == nil {
+		return
+	}
+	ctx, stop := context.WithTimeout(context.Background(), undoLimit)
+	defer stop()
+	if err := e.network.close(ctx); err != nil {
+		e.cfg.Log.Error("close the gateway", "err", err)
+	}
+}
+
+// optional is a control that only runs with a way out need.
+func optional(name string, err error) glovebox.Control {
+	c := part(name, err)
+	c.Required = false
+	return c
+}
+
+// way is a run's way out of its sandbox: its part of the gateway, and the netd that is its sandbox's network.
+type way struct {
+	run        *run
+	lent       Lent // nil: nothing is
+	attachment attachment
+	netd       netd // nil until there is one
+
+	serving sync.WaitGroup
+	served  bool
+	ending  sync.Once
+	closing sync.Once
+	closed  error
+
+	mu     sync.Mutex
+	over   bool  // it was closed on purpose
+	broken error // why it ended before its run did
+	usage  gateway.Usage
+}
+
+// openWay opens the way out of a run that was granted one, and sets the variables that it needs. Its errors are refusals.
+func (r *run) openWay(ctx context.Context) error {
+	g := r.decision.Grant
+	if !wantsWay(g) {
+		return nil
+	}
+	rules, err := egress.Compile(g.Egress)
+	if err != nil {
+		return err
+	}
+	w := &way{run: r}
+	terms := gateway.Terms{Run: r.id, Rules: rules, Limits: g.Limits, Record: r.decided}
+	var placeholders []string
+	if len(g.Secrets) > 0 {
+		if w.lent, err = r.network.lend(ctx, r.id, g.Secrets); err != nil {
+			return err
+		}
+		r.undo.Push("take back what was lent", w.lent.Close)
+		terms.Binding, placeholders = w.lent, w.lent.Env()
+	}
+	if w.attachment, err = r.network.attach(ctx, terms); err != nil {
+		return err
+	}
+	r.way = w
+	r.undo.Push("close the way out", w.close)
+	// What a request says itself counts before what serves its programs, but is no secret.
+	r.command.Env = environment(r.image, variables(w.attachment.Env()), r.req.Env, variables(placeholders))
+	return nil
+}
+
+// violated is closed when the run is to end for what it did with a placeholder.
+func (w *way) violated() <-chan struct{} {
+	if w == nil || w.lent == nil {
+		return nil
+	}
+	return w.lent.Violated()
+}
+
+// wantsWay tells whether a grant opens a way out.
+func wantsWay(g glovebox.Grant) bool { return len(g.Egress) > 0 || len(g.Secrets) > 0 }
+
+// canOpen refuses what could not be given a way out, before anything is made for it.
+func (r *run) canOpen(ctx context.Context) error {
+	switch {
+	case !wantsWay(r.decision.Grant):
+		return nil
+	case r.network == nil:
+		return glovebox.Errorf(glovebox.CodeUnavailable, "run it without --allow and --secret",
+			"this engine has no gateway, so that nothing can leave a sandbox")
+	case len(r.decision.Grant.Secrets) > 0 && r.network.lend == nil:
+		return glovebox.Errorf(glovebox.CodeUnavailable, "run it without --secret",
+			"this engine has no broker, so that it lends nothing")
+	}
+	return r.network.available(ctx)
+}
+
+// atStart tells whether an interpreter of lang that is started already would not see a variable of the way.
+func (w *way) atStart(lang string) bool {
+	for name := range variables(w.attachment.Env()) {
+		if boot.AtStart(lang, name) {
+			return true
+		}
+	}
+	return false
+}
+
+// takeNetd gets the netd of the way; without a way it does nothing.
+func (w *way) takeNetd(ctx context.Context) (err error) {
+	if w == nil {
+		return nil
+	}
+	n, err := w.run.network.netd(ctx)
+	if err != nil {
+		return fmt.Errorf("start the sandbox's network: %w", err)
+	}
+	w.netd = n
+	return nil
+}
+
+// connect gives a sandbox its network, before the code is in it; without a way it does nothing. From then on the way is
+// served until it is closed or its netd ends, after which the sandbox has no network and its run goes on.
+func (w *way) connect(ctx context.Context, box driver.Sandbox) error {
+	if w == nil {
+		return nil
+	}
+	link, err := box.Attach(ctx, driver.Network{Files: w.attachment.Files(), Over: w.attachment.Over()})
+	if err != nil {
+		return fmt.Errorf("give the sandbox its network: %w", err)
+	}
+	err = w.netd.Start(ctx, netwire.Setup{TAP: link.TAP}, link.File)
+	// The netd has its own by now, and with that of the netd the network is to end.
+	if err = errors.Join(err, link.File.Close()); err != nil {
+		return fmt.Errorf("give the sandbox its network: %w", err)
+	}
+	w.served = true
+	w.serving.Go(func() {
+		err := w.attachment.Serve(w.netd.Host())
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if !w.over {
+			w.broken = errors.Join(errors.New("the netd has ended"), err)
+			w.run.cfg.Log.Warn("the network of a run ended before the run", "id", w.run.id, "err", w.broken)
+		}
+	})
+	return nil
+}
+
+// end ends what passes and waits for the last decisions. The sandbox has no network after it. It does so once; without a way
+// it does nothing.
+func (w *way) end(ctx context.Context) {
+	if w == nil {
+		return
+	}
+	w.ending.Do(func() {
+		w.mu.Lock()
+		w.over = true
+		w.mu.Unlock()
+		ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), wayLimit)
+		defer stop()
+		err := w.attachment.Close(ctx)
+		usage := w.attachment.Usage()
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if w.usage = usage; err != nil {
+			w.run.cfg.Log.Error("close the gateway to a run", "id", w.run.id, "err", err)
+		}
+	})
+}
+
+// close ends the way and returns when everything of it is gone.
+func (w *way) close(ctx context.Context) error {
+	if w == nil {
+		return nil
+	}
+	w.end(ctx)
+	w.closing.Do(func() {
+		if w.netd != nil {
+			w.closed = w.netd.Close(ctx)
+		}
+		w.serving.Wait()
+	})
+	return w.closed
+}
+
+// reopen replaces a way whose sandbox is discarded: a netd has one link, ever.
+func (r *run) reopen(ctx context.Context) error {
+	if r.way == nil {
+		return nil
+	}
+	if err := r.way.close(ctx); err != nil {
+		return fmt.Errorf("close the way out: %w", err)
+	}
+	if err := r.openWay(ctx); err != nil {
+		return err
+	}
+	return r.way.takeNetd(ctx)
+}
+
+// decided is told of each decision of the gateway, or of several that were the same. It does not wait.
+func (r *run) decided(f glovebox.EgressFlow) {
+	r.flows.add(f)
+	r.tell.egress(r.cfg.Now(), f)
+}
+
+// tellEgress says in a result what left the sandbox, or tried to.
+func (r *run) tellEgress(res *glovebox.Result) {
+	w := r.way
+	if w == nil {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	res.Egress = r.flows.list()
+	res.Usage.EgressBytes = new(w.usage.BytesUp + w.usage.BytesDown)
+	if w.usage.LimitHit {
+		res.LimitsHit = append(res.LimitsHit, limitEgress)
+		remark(res, fmt.Sprintf("nothing passed the gateway any more after %v, the limit of egress; --egress-limit raises it",
+			res.Limits.Egress))
+	}
+	if w.broken != nil {
+		remark(res, "its network ended before it did")
+	}
+}
+
+// netdMemory is what a grant takes beside the sandbox for a way out.
+func netdMemory(g glovebox.Grant) glovebox.Size {
+	if wantsWay(g) {
+		return netjail.Memory
+	}
+	return 0
+}
