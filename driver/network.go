@@ -11,11 +11,10 @@ import (
 
 // Network is what Sandbox.Attach brings into a sandbox besides the interface. It is read during Attach only.
 type Network struct {
-	// Files are shown read-only at their paths, mode 0444: over what is there, or made with their folders where nothing is.
-	// Paths are clean and lie below /etc.
+	// Files are made read-only at their paths, mode 0444, which lie below /etc/glovebox, as their folders are.
 	Files []File
-	// Over are shown likewise, but only where the sandbox has a regular file at that path, links within its root followed.
-	// Entries may share one Data.
+	// Over are shown likewise over what is at their paths, which lie below /etc: only where that is a regular file, links
+	// within the root followed. Files that share one Data, also with those of Files, are in memory once.
 	Over []File
 }
 
@@ -41,6 +40,11 @@ var ErrAttached = errors.New("attach network: the sandbox was attached before")
 
 // Check refuses a network that no driver can show as it says. Each driver calls it first in Attach.
 func (n *Network) Check() error {
+	for _, f := range n.Files {
+		if !strings.HasPrefix(f.Path, "/etc/glovebox/") || strings.Contains(f.Path, "/.") {
+			return fmt.Errorf("attach network: %.60q is not below /etc/glovebox, or hidden", f.Path)
+		}
+	}
 	files := slices.Concat(n.Files, n.Over)
 	if len(files) > MaxNetworkFiles {
 		return fmt.Errorf("attach network: %d files are more than %d", len(files), MaxNetworkFiles)

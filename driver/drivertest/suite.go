@@ -106,7 +106,7 @@ func (s *Subject) cases(d driver.Driver) map[string]func(*bench) {
 
 func allCases() map[string]func(*bench) {
 	return merged(lifeCases, streamCases, fileCases, limitCases, hostCases, selfCases, useCases, instantCases, orderCases,
-		warmCases, copyCases)
+		networkCases, warmCases, copyCases)
 }
 
 func merged(tables ...map[string]func(*bench)) map[string]func(*bench) {
@@ -130,6 +130,7 @@ type bench struct {
 	subject Subject
 	limits  glovebox.Limits
 	inputs  string
+	network bool // sandboxes are made for one
 	slack   time.Duration
 	mark    string // is in the name of each sandbox of the case
 	made    atomic.Int64
@@ -137,7 +138,7 @@ type bench struct {
 
 func (b *bench) spec() driver.Spec {
 	return driver.Spec{ID: fmt.Sprintf("%s_%d", b.mark, b.made.Add(1)), Limits: b.limits,
-		Root: b.subject.Root, Inputs: b.inputs}
+		Root: b.subject.Root, Inputs: b.inputs, Network: b.network}
 }
 
 // context ends when a step must be over.

@@ -154,7 +154,7 @@ func claims() map[string]claim {
 		"rung":                func(b *bench, said string, f facts) error { return is(string(b.driver.Isolation()))(b, said, f) },
 		"no_new_privs":        both(is("set"), fact("NoNewPrivs", "1")),
 		"capabilities":        both(is("none"), fact("CapEff", "0000000000000000")),
-		"network":             both(is("loopback only"), fact("interfaces", "lo")),
+		"network":             claimInterfaces,
 		"root":                both(is("read-only"), rootReadOnly),
 		"system_calls":        claimFilter,
 		"workspace":           claimWorkspace,
@@ -222,6 +222,18 @@ func number(said string, want float64) error {
 	said, _, _ = strings.Cut(said, " ")
 	if got, err := strconv.ParseFloat(said, 64); err != nil || math.Abs(got-want) > 0.001 {
 		return fmt.Errorf("it was granted %g", want)
+	}
+	return nil
+}
+
+func claimInterfaces(b *bench, said string, f facts) error {
+	want, interfaces := "loopback only", "lo"
+	if b.network {
+		want, interfaces = "attached", "eth0 lo"
+	}
+	got := slices.Sorted(slices.Values(f["interfaces"]))
+	if said != want || strings.Join(got, " ") != interfaces {
+		return fmt.Errorf("the program sees %q", got)
 	}
 	return nil
 }

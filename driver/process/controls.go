@@ -33,7 +33,7 @@ func (d *Driver) Controls(ctx context.Context) []glovebox.Control {
 			all = append(all, control("cgroup "+f.Name, f.Available, f.Detail, f.Fix))
 		}
 	}
-	all = append(all, diskControl(), hostside.Trial(ctx, d))
+	all = append(all, diskControl(), d.networkControl(), hostside.Trial(ctx, d))
 	for i := range all {
 		all[i].Required = !d.accepts(all[i].Name) && !slices.Contains(replaceable, all[i].Name) ||
 			all[i].Name == "own user ids" && d.around.Root // for whom the caller's own id is no way out
@@ -41,8 +41,8 @@ func (d *Driver) Controls(ctx context.Context) []glovebox.Control {
 	return all
 }
 
-// replaceable are the controls in whose place there is another.
-var replaceable = []string{"workspace on disk", "own user ids", "cgroup cpuset"}
+// replaceable are the controls in whose place there is another, or without which some runs alone are refused.
+var replaceable = []string{"workspace on disk", "network device", "own user ids", "cgroup cpuset"}
 
 func control(name string, available bool, detail, fix string) glovebox.Control {
 	if available {

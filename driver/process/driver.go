@@ -41,6 +41,8 @@ type Config struct {
 	// WorkDisk is a block device that holds what hostside.DiskFile makes, for the workspace of one sandbox that needs one on
 	// disk. Empty: a file of ScratchDir behind a loop device.
 	WorkDisk string
+	// NetworkDevice is the machine's device of networks. Empty: /dev/net/tun.
+	NetworkDevice string
 	// StartLimit bounds each start, of a sandbox, an interpreter or a program. Zero: 30 s. It is longer on an emulated machine.
 	StartLimit time.Duration
 	// Accept names the controls that a run may go without: landlock. Anything else is required.
@@ -85,6 +87,9 @@ func New(cfg Config) (*Driver, error) {
 	}
 	if cfg.StartLimit == 0 {
 		cfg.StartLimit = startLimit
+	}
+	if cfg.NetworkDevice == "" {
+		cfg.NetworkDevice = hostside.TunDevice
 	}
 	if cfg.Init == "" {
 		self, err := os.Executable()

@@ -61,10 +61,9 @@ func (s *sandbox) readPosture(f *wire.Started) (glovebox.Posture, error) {
 		}
 	}
 	p["namespaces"] = own
-	if !slices.Equal(f.Interfaces, []string{"lo"}) {
-		return nil, postureError("its network interfaces are %q", f.Interfaces)
+	if err := s.readNetwork(f.Interfaces, p); err != nil {
+		return nil, err
 	}
-	p["network"] = "loopback only"
 	if p["waiting_connections"], err = s.readWaiting(f); err != nil {
 		return nil, err
 	}
@@ -81,13 +80,10 @@ func (s *sandbox) readPosture(f *wire.Started) (glovebox.Posture, error) {
 // readWaiting checks both parts of the bound on what lies in connections that nobody has accepted: what one holds, and that
 // init answers for the calls that make room for them.
 func (s *sandbox) readWaiting(f *wire.Started) (string, error) {
-	if s.buffer != wire.ReceiveBuffer {
-		return "", postureError("its receive buffers are %.40q", s.buffer)
-	}
 	if f.Notifications != "anon_inode:seccomp notify" {
 		return "", postureError("its filter notifies %.40q", f.Notifications)
 	}
-	return fmt.Sprintf("at most %d of 32 KiB", wire.WaitingConnections), nil
+	return s.readBuffer()
 }
 
 // readLimits checks that the program is in its control groups and that they have the limits that were granted.

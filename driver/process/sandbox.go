@@ -33,6 +33,7 @@ type sandbox struct {
 
 	namespaces []string // of a template, as the kernel names them
 	shared     int64    // bytes of memory that the program shares with its template and would else have taken itself
+	attached   bool     // it has, or had, a network
 	resized    bool     // the control group has the limits of the Spec
 	held       *held    // the interpreter that waits for its code, if one does
 	mu         sync.Mutex

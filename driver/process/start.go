@@ -175,7 +175,7 @@ func (s *sandbox) sendSetup(ctx context.Context) error {
 	spec := s.spec
 	setup := &wire.Setup{
 		SingleID: s.ids.Single, KeepOwner: s.ids.KeepOwner, Template: s.origin.template, Inputs: spec.Inputs,
-		DiskBytes: int64(spec.Limits.Disk), DiskFiles: spec.Limits.Files,
+		Network: spec.Network, DiskBytes: int64(spec.Limits.Disk), DiskFiles: spec.Limits.Files,
 		Hostname: hostname, Filter: s.filter(), OpenFiles: uint64(spec.Limits.OpenFiles),
 		Landlock: s.driver.abi() > 0 && !s.origin.template,
 	}

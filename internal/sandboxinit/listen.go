@@ -21,7 +21,7 @@ import (
 
 // The kernel counts a TCP connection for whoever accepts it, so what waits to be accepted is counted for nobody. Two things
 // bound it: a connection holds little (see wire.ReceiveBuffer), and no more than wire.WaitingConnections wait in the whole
-// sandbox. For that the filter sends every listen(2) to init, which does it in the program's place on the very socket, so
+// sandbox, or wire.AttachedConnections in one that has a network. For that the filter sends every listen(2) to init, which does it in the program's place on the very socket, so
 // that nothing the program changes meanwhile matters.
 
 // longestQueue is the most connections that wait at one socket, whatever is asked for; the kernel's own bound was this for
@@ -31,6 +31,7 @@ const longestQueue = 128
 // listeners are the listening sockets of a sandbox.
 type listeners struct {
 	mu     sync.Mutex
+	most   int            // how many connections wait in all
 	proc   int            // the sandbox's /proc
 	single bool           // the program has init's ids
 	room   map[uint64]int // by inode: for how many waiting connections there is room
@@ -203,13 +204,11 @@ func (l *listeners) listenAsProgram(sock, queue int) error {
 	return err
 }
 
-const half = wire.WaitingConnections / 2
-
 // grant says how long the queue of a socket may be. One takes an eighth of the room that is left at most, and less once half
 // is gone, so that there is some for many.
 func (l *listeners) grant(ino uint64, asked int) (int, error) {
 	// Counting takes milliseconds, and is of use when sockets have gone.
-	left := l.left(ino)
+	half, left := l.most/2, l.left(ino)
 	if l.since++; left <= half && l.since > 8 || left < 2 {
 		if err := l.count(); err != nil {
 			return 0, err
@@ -229,7 +228,7 @@ func (l *listeners) grant(ino uint64, asked int) (int, error) {
 
 // left is the room that sockets other than ino leave.
 func (l *listeners) left(ino uint64) int {
-	left := wire.WaitingConnections
+	left := l.most
 	for other, room := range l.room {
 		if other != ino {
 			left -= room

@@ -16,7 +16,7 @@ import (
 // bound, the first get a usable length, and many get one at all. When the sockets are gone there is room again.
 func TestGrant(t *testing.T) {
 	for asked, want := range map[int]struct{ first, sockets int }{128: {95, 80}, 5: {5, 100}, 1: {1, 384}, 0: {0, 768}} {
-		l := &listeners{room: map[uint64]int{}}
+		l := &listeners{most: wire.WaitingConnections, room: map[uint64]int{}}
 		dir := t.TempDir()
 		if err := os.MkdirAll(dir+"/self/net", 0o700); err != nil {
 			t.Fatal(err)

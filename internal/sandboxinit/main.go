@@ -55,6 +55,7 @@ type sandbox struct {
 	hold     *os.File // where the interpreter waits for its code, if one does
 	leaders  chan *leader
 	sockets  listeners
+	attached bool   // Attach came
 	guest    *guest // where init is that of a kernel in user space
 }
 
@@ -78,7 +79,7 @@ func Main() int {
 		conn:     wire.NewConn(os.NewFile(wire.ControlFD, "control")),
 		landlock: -1, freezer: -1,
 		leaders: make(chan *leader, 1),
-		sockets: listeners{room: map[uint64]int{}},
+		sockets: listeners{most: wire.WaitingConnections, room: map[uint64]int{}},
 	}
 	go s.reap()
 	for {
@@ -160,6 +161,8 @@ func (s *sandbox) serve(m wire.Message, files []*os.File) error {
 		return s.release()
 	case m.Resume != nil:
 		return s.resume(m.Resume, files)
+	case m.Attach != nil:
+		return s.attachNetwork(m.Attach, files)
 	case m.Open != nil:
 		return s.open(m.Open.Path)
 	case m.Look != nil:

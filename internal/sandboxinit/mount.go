@@ -325,7 +325,7 @@ func (s *sandbox) fillRoot() error {
 			return step("make file "+f.Path, err)
 		}
 	}
-	return nil
+	return s.roomForNetwork()
 }
 
 func (s *sandbox) file(f wire.File) error {

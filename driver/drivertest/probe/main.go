@@ -19,28 +19,31 @@ import (
 
 // commands are what it can be told, by the first argument.
 var commands = map[string]func(args []string) error{
-	"facts":  facts,  // what it sees, as JSON
-	"given":  given,  // its arguments and variables, as JSON
-	"try":    try,    // WAY...: tries to get out, each way
-	"calls":  calls,  // makes calls that must be refused
-	"change": change, // PATH...: tries to change files, each in all ways
-	"find":   find,   // NAME DIR...: looks for files of that name, following nothing
-	"read":   read,   // PATH...: reads files
-	"alloc":  alloc,  // KIND BYTES: uses so much memory, then waits for the end of its input
-	"fill":   fill,   // KIND PATH BYTES: writes until it is refused
-	"nodes":  nodes,  // DIR MANY: makes files until it is refused
-	"loop":   loop,   // reaches itself by the loopback and by sockets
-	"thread": thread, // MANY: starts threads that sleep until it is refused
-	"open":   opens,  // MANY: opens descriptors until it is refused
-	"flood":  flood,  // BYTES: writes so many to both streams at once
-	"echo":   echo,   // answers each line at once
-	"daemon": daemon, // leaves behind what no longer belongs to it, and waits
-	"detach": detach, // the inner part of daemon
-	"sleep":  sleep,  // until it is killed
-	"tree":   tree,   // makes and ends children without end
-	"serve":  serve,  // offers what a neighbour must not reach, and waits
-	"wake":   wake,   // FILE: has a child wait for it in memory that both open by its name
-	"spin":   spin,   // MS: uses a CPU for so long
+	"facts":   facts,   // what it sees, as JSON
+	"given":   given,   // its arguments and variables, as JSON
+	"try":     try,     // WAY...: tries to get out, each way
+	"calls":   calls,   // makes calls that must be refused
+	"change":  change,  // PATH...: tries to change files, each in all ways
+	"find":    find,    // NAME DIR...: looks for files of that name, following nothing
+	"read":    read,    // PATH...: reads files
+	"alloc":   alloc,   // KIND BYTES: uses so much memory, then waits for the end of its input
+	"fill":    fill,    // KIND PATH BYTES: writes until it is refused
+	"nodes":   nodes,   // DIR MANY: makes files until it is refused
+	"loop":    loop,    // reaches itself by the loopback and by sockets
+	"thread":  thread,  // MANY: starts threads that sleep until it is refused
+	"open":    opens,   // MANY: opens descriptors until it is refused
+	"flood":   flood,   // BYTES: writes so many to both streams at once
+	"echo":    echo,    // answers each line at once
+	"daemon":  daemon,  // leaves behind what no longer belongs to it, and waits
+	"detach":  detach,  // the inner part of daemon
+	"sleep":   sleep,   // until it is killed
+	"tree":    tree,    // makes and ends children without end
+	"serve":   serve,   // offers what a neighbour must not reach, and waits
+	"wake":    wake,    // FILE: has a child wait for it in memory that both open by its name
+	"resolve": resolve, // NAME...: asks for the addresses of names
+	"send":    send,    // ADDRESS TEXT [again]: sends a datagram, and says what came back
+	"meddle":  meddle,  // tries to change its network
+	"spin":    spin,    // MS: uses a CPU for so long
 }
 
 func main() {

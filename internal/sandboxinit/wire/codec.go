@@ -33,7 +33,7 @@ func (c *codec) number(n *uint64) {
 func (c *codec) fail() { c.buf, c.err = nil, errMessage }
 
 // integer codes any integer that fits its type on both ends.
-func integer[T int | int64 | uint32 | uint64](c *codec, n *T) {
+func integer[T ~int | int64 | uint32 | uint64](c *codec, n *T) {
 	v := uint64(*n)
 	c.number(&v)
 	if !c.taking {
@@ -120,6 +120,8 @@ const (
 	kindLook
 	kindLooked
 	kindFailed
+	kindAttach
+	kindAttached
 )
 
 // is tells the part that is set, and its kind; 0 for none.
@@ -153,6 +155,10 @@ func (m *Message) is() (byte, part) {
 		return kindLooked, m.Looked
 	case m.Failed != nil:
 		return kindFailed, m.Failed
+	case m.Attach != nil:
+		return kindAttach, m.Attach
+	case m.Attached != nil:
+		return kindAttached, m.Attached
 	}
 	return 0, nil
 }
@@ -188,6 +194,10 @@ func (m *Message) become(kind byte) part {
 		m.Looked = new(Looked)
 	case kindFailed:
 		m.Failed = new(Failed)
+	case kindAttach:
+		m.Attach = new(Attach)
+	case kindAttached:
+		m.Attached = new(Attached)
 	}
 	_, p := m.is()
 	return p
@@ -234,6 +244,7 @@ func (s *Setup) fields(c *codec) {
 	list(c, &s.Links, func(l *Link) { c.text(&l.Path); c.text(&l.Target) })
 	list(c, &s.Files, func(f *File) { c.text(&f.Path); c.bytes(&f.Data) })
 	c.text(&s.Inputs)
+	c.flag(&s.Network)
 	integer(c, &s.DiskBytes)
 	integer(c, &s.DiskFiles)
 	c.flag(&s.DiskGiven)
@@ -312,4 +323,18 @@ func (f *Failed) fields(c *codec) {
 	c.text(&f.Step)
 	integer(c, &f.Errno)
 	c.text(&f.Detail)
+}
+
+func (a *Attach) fields(c *codec) {
+	integer(c, &a.Device)
+	c.flag(&a.Reopen)
+	list(c, &a.Contents, c.bytes)
+	list(c, &a.Shown, func(s *Shown) { c.text(&s.Path); c.flag(&s.Over); integer(c, &s.Content) })
+}
+
+func (a *Attached) fields(c *codec) {
+	list(c, &a.Interfaces, c.text)
+	c.text(&a.Routes)
+	c.text(&a.Mounts)
+	c.text(&a.Buffer)
 }

@@ -17,7 +17,7 @@ func messages() map[string]Message {
 			SingleID: true, KeepOwner: true, Template: true, Kernel: true, Guest: true, Beside: []Mount{{"/a", "/b"}}, Config: []byte("{}"),
 			Mounts: []Mount{{"/usr", "/usr"}, {"", "/x"}}, Devices: []Mount{{"/dev/kvm", "/dev/kvm"}}, Links: []Link{{"/bin", "usr/bin"}},
 			Files: []File{{"/etc/hosts", []byte("127.0.0.1 localhost\n")}, {"/etc/empty", []byte{}}}, Inputs: "/in",
-			DiskBytes: math.MaxInt64, DiskFiles: 1, DiskGiven: true, Hostname: "sandbox", Filter: bytes.Repeat([]byte{0, 0xff}, 3000),
+			DiskBytes: math.MaxInt64, DiskFiles: 1, DiskGiven: true, Network: true, Hostname: "sandbox", Filter: bytes.Repeat([]byte{0, 0xff}, 3000),
 			Landlock: true, OpenFiles: math.MaxUint64, Processes: 5,
 		}},
 		"ready": {Ready: &Ready{LandlockABI: 7, Buffer: "4096\t4096\t4096"}},
@@ -33,14 +33,18 @@ func messages() map[string]Message {
 		"held": {Held: &Held{Status: "Threads:\t1\n", Descriptors: []string{"0", "3"}}},
 		"resume": {Resume: &Resume{Args: [][]byte{{}, []byte("-x")}, Env: [][]byte{[]byte("A=b")}, CodeName: "main.py",
 			Stdin: true, Processes: 7}},
-		"resumed":    {Resumed: &Resumed{}},
-		"go":         {Go: &Go{}},
-		"ended":      {Ended: &Ended{WaitStatus: math.MaxUint32, NotStarted: "no such program"}},
-		"open":       {Open: &Open{Path: []byte("a\xff/b")}},
-		"opened":     {Opened: &Opened{NotRegular: true}},
-		"look":       {Look: &Look{}},
-		"looked":     {Looked: &Looked{Processes: []Process{{Status: "Pid:\t2\n", Namespaces: []string{"a"}}}}},
-		"failed":     {Failed: &Failed{Step: "mount proc", Errno: 13, Detail: "permission denied"}},
+		"resumed": {Resumed: &Resumed{}},
+		"go":      {Go: &Go{}},
+		"ended":   {Ended: &Ended{WaitStatus: math.MaxUint32, NotStarted: "no such program"}},
+		"open":    {Open: &Open{Path: []byte("a\xff/b")}},
+		"opened":  {Opened: &Opened{NotRegular: true}},
+		"look":    {Look: &Look{}},
+		"looked":  {Looked: &Looked{Processes: []Process{{Status: "Pid:\t2\n", Namespaces: []string{"a"}}}}},
+		"failed":  {Failed: &Failed{Step: "mount proc", Errno: 13, Detail: "permission denied"}},
+		"attach": {Attach: &Attach{Device: TAP, Reopen: true, Contents: [][]byte{{}, []byte("PEM")},
+			Shown: []Shown{{Path: "/etc/ssl/cert.pem", Over: true, Content: 1}}}},
+		"attached": {Attached: &Attached{Interfaces: []string{"lo", "eth0"}, Routes: "eth0\t0\n", Mounts: "1 2\n",
+			Buffer: AttachedBuffer}},
 		"empty":      {Opened: &Opened{}},
 		"empty list": {Started: &Started{Namespaces: []string{}, Interfaces: []string{}}},
 	}
@@ -62,7 +66,7 @@ func TestEveryFieldIsTried(t *testing.T) {
 			t.Errorf("no message sets %s", name)
 		}
 	}
-	for kind := byte(kindSetup); kind <= kindFailed; kind++ {
+	for kind := byte(kindSetup); kind <= kindAttached; kind++ {
 		var m Message
 		if name := reflect.TypeOf(m.become(kind)).Elem().Name(); !tried(set, name) {
 			t.Errorf("no message is a %s", name)
@@ -108,7 +112,7 @@ func TestDecodeRefuses(t *testing.T) {
 	for name, b := range map[string][]byte{
 		"nothing":              {},
 		"no kind":              {0},
-		"unknown kind":         {kindFailed + 1},
+		"unknown kind":         {kindAttached + 1},
 		"flag of 2":            {kindOpened, 2},
 		"length beyond":        {kindOpen, 0xff, 0xff, 0xff, 0xff, 0x0f},
 		"list beyond":          {kindExec, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f},

@@ -11,6 +11,8 @@
 //	         ◀──────────── Held, where Exec said so, when the interpreter waits for its code | Failed
 //	Resume   ────────────▶ only after Held: the interpreter gets its code
 //	         ◀──────────── Resumed | Failed
+//	Attach   ────────────▶ only where Setup said Network, before the program has its code
+//	         ◀──────────── Attached (descriptor: the link, if a device was asked for) | Failed
 //	         ◀──────────── Ended, once, when the leader has ended
 //	Open     ────────────▶ only when nothing of the user's is alive
 //	         ◀──────────── Opened (descriptor) | Failed
@@ -39,6 +41,9 @@ type Message struct {
 	Look    *Look
 	Looked  *Looked
 	Failed  *Failed
+
+	Attach   *Attach
+	Attached *Attached
 }
 
 // Setup describes the sandbox to build.
@@ -68,6 +73,9 @@ type Setup struct {
 	Links   []Link
 	Files   []File
 	Inputs  string // a folder of the host shown at /inputs; empty for none
+
+	// Network says that Attach may follow: there is then a folder at NetworkDir, and a file at NameServers.
+	Network bool
 
 	DiskBytes int64 // size of the sandbox's own file system, when init is to make it (tmpfs)
 	DiskFiles int64
@@ -190,6 +198,41 @@ type Process struct {
 	Namespaces []string // as in Started
 }
 
+// Attach gives the sandbox a network device, whose descriptor comes with the message, or files that go with it, or both.
+type Attach struct {
+	Device Device
+	// Reopen says that the descriptor is a name for the device only: init opens it, in the sandbox's own network namespace.
+	Reopen   bool
+	Contents [][]byte
+	Shown    []Shown
+}
+
+// Device is the kind of a network device.
+type Device int
+
+// The devices, each with a virtio_net_hdr before each packet. What reads a TUN gets packets of IP, what reads a TAP frames.
+const (
+	NoDevice Device = iota
+	TUN
+	TAP
+)
+
+// Shown is a file that Attach brings.
+type Shown struct {
+	Path string
+	// Over says that it is shown over what is at Path, if that is a regular file; else it is made below NetworkDir.
+	Over    bool
+	Content int // which of the contents it has
+}
+
+// Attached says that the network is there, in the kernel's own words.
+type Attached struct {
+	Interfaces []string // the names in /proc/net/dev
+	Routes     string   // /proc/net/route
+	Mounts     string   // /proc/self/mountinfo
+	Buffer     string   // net.ipv4.tcp_rmem as the kernel shows it inside
+}
+
 // Failed says which step failed and the kernel's reason.
 type Failed struct {
 	Step   string
@@ -241,6 +284,25 @@ const WaitingConnections = 768
 // ReceiveBuffer is net.ipv4.tcp_rmem of a sandbox: the least, first and most bytes that a TCP socket holds of what was
 // sent to it. What an accepted socket holds counts for the run; one that waits to be accepted holds no more.
 const ReceiveBuffer = "4096\t32768\t32768"
+
+// AttachedConnections and AttachedBuffer are the two of a sandbox that has a network: fewer connections can wait, each of
+// which holds more, because a window of a packet or less would make the network slow. Their product is the same.
+const (
+	AttachedConnections = 96
+	AttachedBuffer      = "4096\t131072\t262144"
+)
+
+// What Attach makes.
+const (
+	Interface   = "eth0"
+	LinkMTU     = 65520
+	LinkQueue   = 128                // packets that wait to be read from the link, which count for nobody
+	LinkAddress = "\xc6\x12\x00\x02" // 198.18.0.2
+	LinkMask    = "\xff\xff\xff\xfc" // /30
+	LinkRouter  = "\xc6\x12\x00\x01" // 198.18.0.1: router and name server
+	NetworkDir  = "/etc/glovebox"
+	NameServers = "/etc/resolv.conf"
+)
 
 // ImageDir is where the sandbox's program's root is in that of a Kernel.
 const ImageDir = "/image"
