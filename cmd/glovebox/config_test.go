@@ -140,15 +140,6 @@ func TestBadConfiguration(t *testing.T) {
 		{"ids wrap", "drivers: {process: {uid_pool: \"4294967290:100\"}}\n", 125, []string{"drivers.process.uid_pool"}},
 		{"listen", "listen: [localhost:80]\n", 126, []string{":1: listen", "not available in this version"}},
 		{"listen nowhere", "listen: [sock]\n", 125, []string{":1: listen", "no address of a socket"}},
-		{"egress key", "policy:\n  egress: {rules: [{hots: a.example.com}]}\n", 125, []string{":2: policy.egress.rules.1.hots", "host"}},
-		{"egress wide", "policy:\n  egress:\n    rules:\n    - host: a.example.com\n    - host: '*.com'\n", 125,
-			[]string{":5: policy.egress.rules", "too wide"}},
-		{"egress port", "policy: {egress: {rules: [{host: a.example.com, ports: [0]}]}}\n", 125, []string{"1 to 65535"}},
-		{"egress expiry", "policy: {egress: {rules: [{host: a.example.com, expires: soon}]}}\n", 125, []string{"no moment"}},
-		{"egress private", "policy: {egress: {allow_private: [127.0.0.0/8]}}\n", 125, []string{"policy.egress.allow_private",
-			"not within a private network"}},
-		{"egress beyond", "policy:\n  egress:\n    rules: [{host: a.example.com, allow_private: [10.0.0.0/8]}]\n" +
-			"    allow_private: [10.1.0.0/16]\n", 125, []string{"policy.egress.rules.1", "not within policy.egress.allow_private"}},
 		{"tenants", "tenants: {acme: [gvisor]}\n", 125, []string{":1: tenants", "write a list"}},
 		{"tenant without a name", "tenants:\n  - {rungs: [gvisor]}\n", 125, []string{":2: tenants", "no name"}},
 		{"tenant without rungs", "tenants:\n  - {name: acme}\n", 125, []string{":2: tenants", "no rung at all"}},
@@ -191,6 +182,27 @@ func TestBadTraceConfiguration(t *testing.T) {
 		{"heads typo", "trace: {heads: {fille: /x}}\n", 125, []string{"trace.heads.fille", "did you mean trace.heads.file?"}},
 		{"webhook", "trace: {heads: {webhook: \"/dev/log?token=x1y2\"}}\n", 125, []string{":1: trace.heads.webhook", "https://"}},
 		{"otlp", "trace: {otlp: x}\n", 126, []string{"trace.otlp", "not available"}},
+	} {
+		t.Run(c.name, func(t *testing.T) { refusedConfig(t, c.text, c.exit, c.says) })
+	}
+}
+
+// TestBadEgress: likewise of what may leave.
+func TestBadEgress(t *testing.T) {
+	for _, c := range []struct {
+		name, text string
+		exit       int
+		says       []string
+	}{
+		{"egress key", "policy:\n  egress: {rules: [{hots: a.example.com}]}\n", 125, []string{":2: policy.egress.rules.1.hots", "host"}},
+		{"egress wide", "policy:\n  egress:\n    rules:\n    - host: a.example.com\n    - host: '*.com'\n", 125,
+			[]string{":5: policy.egress.rules", "too wide"}},
+		{"egress port", "policy: {egress: {rules: [{host: a.example.com, ports: [0]}]}}\n", 125, []string{"1 to 65535"}},
+		{"egress expiry", "policy: {egress: {rules: [{host: a.example.com, expires: soon}]}}\n", 125, []string{"no moment"}},
+		{"egress private", "policy: {egress: {allow_private: [127.0.0.0/8]}}\n", 125, []string{"policy.egress.allow_private",
+			"not within a private network"}},
+		{"egress beyond", "policy:\n  egress:\n    rules: [{host: a.example.com, allow_private: [10.0.0.0/8]}]\n" +
+			"    allow_private: [10.1.0.0/16]\n", 125, []string{"policy.egress.rules.1", "not within policy.egress.allow_private"}},
 	} {
 		t.Run(c.name, func(t *testing.T) { refusedConfig(t, c.text, c.exit, c.says) })
 	}

@@ -89,8 +89,8 @@ func unreachable(p header.IPv4, code header.ICMPv4Code) []byte {
 	return packet4(p.DestinationAddress(), p.SourceAddress(), header.ICMPv4ProtocolNumber, e)
 }
 
-// unreachable6 makes the error that there is no way to where a packet of IPv6 is to go. It is nil where an error is not to be
-// answered with another, nor a packet that was for many.
+// unreachable6 makes the error that there is no way to where a packet of IPv6 is to go. It is nil where an error is not to
+// be answered with another, nor a packet that was for many.
 func unreachable6(p header.IPv6) []byte {
 	from, to := p.DestinationAddress(), p.SourceAddress()
 	if p.NextHeader() == uint8(header.ICMPv6ProtocolNumber) || header.IsV6MulticastAddress(from) ||

@@ -1,0 +1,133 @@
+package broker
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"sync"
+
+	"glovebox"
+)
+
+// Config is what a Client is made of. It is read by New only.
+type Config struct {
+	// Program is the path of glovebox-broker.
+	Program string
+	// Secrets are those that may be lent. They were checked by CheckAll.
+	Secrets []Spec
+	// Environ has the variables that Secrets name, as far as they are set.
+	Environ map[string]string
+	// Network, Roots (PEM) and Dir (where keys may be kept) are the broker's to use.
+	Network Network
+	Roots   []byte
+	Dir     string
+	// Log gets what goes wrong beside the answers; nil discards.
+	Log *slog.Logger
+}
+
+// Client starts a broker when the first run is lent something, and speaks to it. Methods are safe for concurrent use. The
+// caller closes it.
+type Client struct {
+	cfg   Config
+	specs map[string]*Spec
+
+	mu      sync.Mutex
+	closed  bool
+	current *process // nil: none was started, or it ended
+}
+
+// New makes a Client; nothing is started.
+func New(cfg Config) (*Client, error) {
+	if err := CheckAll(cfg.Secrets); err != nil {
+		return nil, err
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	c := &Client{cfg: cfg, specs: map[string]*Spec{}}
+	for i := range cfg.Secrets {
+		c.specs[cfg.Secrets[i].Name] = &cfg.Secrets[i]
+	}
+	return c, nil
+}
+
+// process returns the broker that runs, and starts one where none does. One that ended takes its bindings with it.
+func (c *Client) process(ctx context.Context) (*process, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil, glovebox.Internal("ask the broker", errors.New("the client is closed"))
+	}
+	if c.current != nil && !c.current.over() {
+		return c.current, nil
+	}
+	if c.current != nil {
+		c.current.close()
+		c.current = nil
+	}
+	p, err := start(ctx, c.cfg)
+	if err != nil {
+		return nil, err
+	}
+	c.current = p
+	return p, nil
+}
+
+// Check asks for each secret whether its source can be read. The values stay in the broker.
+func (c *Client) Check(ctx context.Context) ([]Checked, error) {
+	p, err := c.process(ctx)
+	if err != nil {
+		return nil, err
+	}
+	a, err := p.ask(ctx, PathCheck, struct{}{})
+	return a.Checked, err
+}
+
+// Close ends the broker, and all bindings with it.
+func (c *Client) Close() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closed = true
+	if c.current != nil {
+		c.current.close()
+		c.current = nil
+	}
+	return nil
+}
+
+// ask sends an admin request.
+func (p *process) ask(ctx context.Context, path string, body any) (a Answer, err error) {
+	b, err := json.Marshal(body)
+	if err != nil {
+		return a, glovebox.Internal("ask the broker", err)
+	}
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://broker"+path, bytes.NewReader(b))
+	if err != nil {
+		return a, glovebox.Internal("ask the broker", err)
+	}
+	resp, err := p.admin.RoundTrip(r)
+	if err != nil {
+		return a, p.gone(err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return a, glovebox.Internal("ask the broker", fmt.Errorf("it answered %d", resp.StatusCode))
+	}
+	if err := json.NewDecoder(io.LimitReader(resp.Body, MaxAnswer)).Decode(&a); err != nil {
+		return a, p.gone(err)
+	}
+	return a, a.Error.Err()
+}
+
+// gone tells that the broker did not answer.
+func (p *process) gone(err error) error {
+	e := glovebox.Errorf(glovebox.CodeUnavailable, "start the run again; the log says why the broker ended",
+		"the broker, which lends secrets, did not answer")
+	e.Op, e.Err = "ask the broker", err
+	return e
+}

@@ -1,0 +1,241 @@
+package broker
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"syscall"
+
+	"glovebox"
+	"glovebox/internal/egress"
+)
+
+// What a client and its broker say to each other. The control socket is of kind SOCK_SEQPACKET: each message on it is an Opening
+// with one stream socket, and is not answered. The first stream brings a Setup and takes a Started; all others carry HTTP/2
+// in clear. When the control socket closes the broker ends.
+
+// Opening says what a stream is for.
+type Opening struct {
+	// Kind is StreamSetup, StreamAdmin or StreamRun.
+	Kind string `json:"kind"`
+	// Binding names the run's binding, of StreamRun: requests on the stream are of that run, whatever they say.
+	Binding string `json:"binding,omitempty"`
+}
+
+// The kinds of streams.
+const (
+	StreamSetup = "setup"
+	StreamAdmin = "admin"
+	StreamRun   = "run"
+)
+
+// Bounds of what is said.
+const (
+	maxOpening = 1 << 10
+	maxSetup   = 16 << 20
+	// MaxAnswer bounds an answer of the admin stream.
+	MaxAnswer = 4 << 20
+)
+
+// Setup is all that a broker knows. It has the values of variables, and no others.
+type Setup struct {
+	Secrets []Spec            `json:"secrets"`
+	Environ map[string]string `json:"environ,omitempty"` // of Spec.Env and Spec.Pass, as far as they are set
+	Network Network           `json:"network"`
+	Roots   []byte            `json:"roots,omitempty"` // PEM; empty: the system's
+	Dir     string            `json:"dir,omitempty"`   // where it may keep keys of its own
+}
+
+// Network is how upstreams are reached.
+type Network struct {
+	Resolvers     []netip.AddrPort `json:"resolvers,omitempty"`
+	Proxy         string           `json:"proxy,omitempty"`
+	ProxyResolves bool             `json:"proxy_resolves,omitempty"`
+}
+
+// Started is what a broker says to a Setup.
+type Started struct {
+	Error *Failure `json:"error,omitempty"`
+}
+
+// Failure is a glovebox.Error on the wire. Its cause stays where it was.
+type Failure struct {
+	Code    glovebox.Code `json:"code"`
+	Message string        `json:"message"`
+	Fix     string        `json:"fix,omitempty"`
+}
+
+// Failed makes a Failure of an error; nil for nil.
+func Failed(err error) *Failure {
+	if err == nil {
+		return nil
+	}
+	var known *glovebox.Error
+	if !errors.As(err, &known) {
+		known = glovebox.Internal("ask the broker", err).(*glovebox.Error)
+	}
+	return &Failure{known.Code, known.Public, known.Fix}
+}
+
+// Err is f as an error; nil for nil.
+func (f *Failure) Err() error {
+	if f == nil {
+		return nil
+	}
+	return glovebox.Errorf(f.Code, f.Fix, "%s", f.Message)
+}
+
+// Run is whose requests they are.
+type Run struct {
+	ID     string `json:"id"`
+	Tenant string `json:"tenant,omitempty"`
+	Rule   string `json:"rule,omitempty"`
+}
+
+// BindAsk asks to lend to a run. Placeholders are those of Lent, in its order.
+type BindAsk struct {
+	Binding string                `json:"binding"`
+	Run     Run                   `json:"run"`
+	Rules   []glovebox.EgressRule `json:"rules"`
+	Lent    []Lent                `json:"lent"`
+}
+
+// Lent is one secret that a run was lent, for some of its hosts.
+type Lent struct {
+	Name        string   `json:"name"`
+	Hosts       []string `json:"hosts"` // as Endpoint.String has them
+	Placeholder string   `json:"placeholder"`
+}
+
+// ReplaceAsk changes the rules of a binding.
+type ReplaceAsk struct {
+	Binding string                `json:"binding"`
+	Rules   []glovebox.EgressRule `json:"rules"`
+}
+
+// UnbindAsk ends a binding.
+type UnbindAsk struct {
+	Binding string `json:"binding"`
+}
+
+// Answer is what admin requests are answered.
+type Answer struct {
+	Error   *Failure  `json:"error,omitempty"`
+	Checked []Checked `json:"checked,omitempty"`
+}
+
+// Checked tells of one secret's source whether it can be read, never what it holds.
+type Checked struct {
+	Name  string   `json:"name"`
+	Error *Failure `json:"error,omitempty"`
+}
+
+// Paths of the admin stream.
+const (
+	PathBind    = "/bind"
+	PathReplace = "/replace"
+	PathUnbind  = "/unbind"
+	PathCheck   = "/check"
+)
+
+// Headers by which a broker tells its client, and nobody else, of a refusal: the reason, and the secret whose placeholder it
+// was.
+const (
+	HeaderRefused = "Glovebox-Refused"
+	HeaderSecret  = "Glovebox-Secret"
+)
+
+// Refusal is a request that the broker refused, or could not do. Nothing of a secret was sent.
+type Refusal struct {
+	Status int // HTTP
+	Reason egress.Reason
+	Text   string // what and why, for the program
+}
+
+// Error says why.
+func (r *Refusal) Error() string {
+	return "the broker refused the request: " + string(r.Reason) + ": " + r.Text
+}
+
+// SendOpening sends an Opening with a stream, which stays the caller's.
+func SendOpening(control *net.UnixConn, o Opening, stream *os.File) error {
+	b, err := json.Marshal(o)
+	if err != nil {
+		return err
+	}
+	raw, err := stream.SyscallConn()
+	if err != nil {
+		return err
+	}
+	// Within Control the descriptor cannot be closed and its number given to another file.
+	controlled := raw.Control(func(fd uintptr) {
+		_, _, err = control.WriteMsgUnix(b, syscall.UnixRights(int(fd)), nil)
+	})
+	if err = errors.Join(controlled, err); err != nil {
+		return fmt.Errorf("open a stream to the broker: %w", err)
+	}
+	return nil
+}
+
+// ReceiveOpening takes an Opening and its stream, which the caller closes. io.EOF means that the other end is closed.
+func ReceiveOpening(control *net.UnixConn) (o Opening, stream net.Conn, err error) {
+	b, oob := make([]byte, maxOpening), make([]byte, 64)
+	n, oobn, flags, _, err := control.ReadMsgUnix(b, oob)
+	if err != nil {
+		return o, nil, err
+	}
+	if n == 0 && oobn == 0 {
+		return o, nil, io.EOF
+	}
+	files, err := received(oob[:oobn])
+	defer func() {
+		for _, f := range files {
+			f.Close()
+		}
+	}()
+	switch {
+	case err != nil:
+		return o, nil, err
+	case flags&(syscall.MSG_TRUNC|syscall.MSG_CTRUNC) != 0 || len(files) != 1:
+		return o, nil, errors.New("a message on the control socket is none that a client sends")
+	}
+	if err = json.Unmarshal(b[:n], &o); err != nil {
+		return o, nil, err
+	}
+	stream, err = net.FileConn(files[0])
+	return o, stream, err
+}
+
+func received(oob []byte) ([]*os.File, error) {
+	messages, err := syscall.ParseSocketControlMessage(oob)
+	if err != nil {
+		return nil, err
+	}
+	var files []*os.File
+	for i := range messages {
+		fds, failed := syscall.ParseUnixRights(&messages[i])
+		err = errors.Join(err, failed)
+		for _, fd := range fds {
+			syscall.CloseOnExec(fd)
+			files = append(files, os.NewFile(uintptr(fd), "stream"))
+		}
+	}
+	return files, err
+}
+
+// ReadSetup reads a Setup from its stream, to the end.
+func ReadSetup(r io.Reader) (s Setup, err error) {
+	b, err := io.ReadAll(io.LimitReader(r, maxSetup+1))
+	if err == nil && len(b) > maxSetup {
+		err = errors.New("the setup is too long")
+	}
+	if err == nil {
+		err = json.Unmarshal(b, &s)
+	}
+	clear(b)
+	return s, err
+}
