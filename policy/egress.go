@@ -3,6 +3,7 @@ package policy
 import (
 	"fmt"
 	"net/netip"
+	"reflect"
 	"slices"
 
 	"glovebox"
@@ -107,6 +108,39 @@ func (p *Policy) grantEgress(who glovebox.Principal, allow []string) ([]glovebox
 		selected = append(selected, r)
 	}
 	return named(selected), nil
+}
+
+// StillLeaves is what of rules that a run was granted, which may be by another policy, may leave by this one too: a rule that
+// is not as it was is left out, and what either policy denies is denied. So nothing opens that was closed.
+func (p *Policy) StillLeaves(who glovebox.Principal, allow []string, granted []glovebox.EgressRule) []glovebox.EgressRule {
+	var now []glovebox.EgressRule
+	for _, a := range allow {
+		rules, _ := p.grantEgress(who, []string{a}) // what would be refused now gives none
+		now = append(now, rules...)
+	}
+	for _, r := range p.egress {
+		if r.Deny {
+			now = append(now, r)
+		}
+	}
+	var kept []glovebox.EgressRule
+	for _, r := range granted {
+		if r.Deny || slices.ContainsFunc(now, func(n glovebox.EgressRule) bool { return sameRule(n, r) }) {
+			kept = append(kept, r)
+		}
+	}
+	for _, r := range now {
+		if r.Deny && !slices.ContainsFunc(kept, func(k glovebox.EgressRule) bool { return sameRule(k, r) }) {
+			kept = append(kept, r)
+		}
+	}
+	return named(kept)
+}
+
+// sameRule compares what rules say, not what they are called.
+func sameRule(a, b glovebox.EgressRule) bool {
+	a.ID, b.ID = "", ""
+	return reflect.DeepEqual(a, b)
 }
 
 // named gives rules that were selected twice names of their own.
