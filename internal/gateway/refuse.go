@@ -14,6 +14,7 @@ type refusal struct {
 	reason egress.Reason
 	rule   string
 	layer  string
+	text   string // what and why, where the reason alone says too little
 }
 
 // refusalBody is a refusal as JSON.
@@ -66,6 +67,9 @@ func (r refusal) body(host string, port uint16) []byte {
 	words, ok := explanations[r.reason]
 	if !ok {
 		words = [2]string{"this is not allowed", "ask the operator"}
+	}
+	if r.text != "" {
+		words[0] = r.text
 	}
 	b, err := json.Marshal(refusalBody{"egress refused: " + words[0], host, r.reason, r.rule, words[1]})
 	if err != nil {
