@@ -47,6 +47,7 @@ type Attachment struct {
 	bytes    allowance // of both directions
 	up, down atomic.Int64
 	requests rate
+	busy     atomic.Int64 // requests at a time
 	proxy    *httputil.ReverseProxy
 	server   *http.Server
 	door     *door

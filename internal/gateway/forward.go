@@ -16,18 +16,18 @@ import (
 	"glovebox/internal/upstream"
 )
 
-// copySize is the size of a buffer between two connections.
-const copySize = 128 << 10
-
-// buffers lends what bodies are copied through.
+// buffers lends what is copied through, of one size.
 type buffers struct{ pool sync.Pool }
 
-func newBuffers() *buffers {
-	return &buffers{sync.Pool{New: func() any { return new([copySize]byte) }}}
+func newBuffers(size int) *buffers {
+	return &buffers{sync.Pool{New: func() any {
+		b := make([]byte, size)
+		return &b
+	}}}
 }
 
-func (b *buffers) Get() []byte  { return b.pool.Get().(*[copySize]byte)[:] }
-func (b *buffers) Put(p []byte) { b.pool.Put((*[copySize]byte)(p)) }
+func (b *buffers) Get() []byte  { return *b.pool.Get().(*[]byte) }
+func (b *buffers) Put(p []byte) { b.pool.Put(&p) }
 
 // newProxy is what writes requests anew and brings back the answers, as they come.
 func (a *Attachment) newProxy() *httputil.ReverseProxy {
@@ -37,7 +37,7 @@ func (a *Attachment) newProxy() *httputil.ReverseProxy {
 		FlushInterval:  -1,
 		ModifyResponse: modify,
 		ErrorHandler:   failed,
-		BufferPool:     a.gateway.buffers,
+		BufferPool:     a.gateway.bodies,
 		ErrorLog:       slog.NewLogLogger(slog.DiscardHandler, slog.LevelError), // see newServer
 	}
 }

@@ -98,8 +98,8 @@ func closeWrite(c net.Conn) {
 
 // copy copies until src ends. Whatever find finds ends it.
 func (a *Attachment) copy(dst io.Writer, src io.Reader, find broker.Finder) error {
-	buf := a.gateway.buffers.Get()
-	defer a.gateway.buffers.Put(buf)
+	buf := a.gateway.streams.Get()
+	defer a.gateway.streams.Put(buf)
 	for {
 		n, err := src.Read(buf)
 		if n > 0 {
