@@ -75,7 +75,8 @@ func New(config Config) (*Gateway, error) {
 	if q.RequestsPerMinute == 0 {
 		q.RequestsPerMinute = 3000
 	}
-	g := &Gateway{config: config, roots: x509.NewCertPool(), bodies: newBuffers(32 << 10), streams: newBuffers(128 << 10), attached: map[*Attachment]struct{}{}}
+	g := &Gateway{config: config, roots: x509.NewCertPool(), attached: map[*Attachment]struct{}{},
+		bodies: newBuffers(32 << 10), streams: newBuffers(128 << 10)}
 	var certs []*x509.Certificate
 	for rest := config.Roots; ; {
 		var block *pem.Block
