@@ -3,10 +3,12 @@ module glovebox
 go 1.26.3
 
 require (
-	github.com/aws/aws-sdk-go-v2 v1.48.0 // signatures of AWS
+	github.com/aws/aws-sdk-go-v2 v1.48.0 // credentials and signatures of AWS
+	github.com/aws/aws-sdk-go-v2/service/sts v1.52.0 // credentials of a role, bounded by a policy
 	github.com/elastic/go-seccomp-bpf v1.6.0 // tables of system calls and a labelled assembler for the filter
 	github.com/goccy/go-yaml v1.19.2 // the configuration file, strictly, with lines and columns in errors
 	github.com/godbus/dbus/v5 v5.2.4 // asks systemd for a user's own control group
+	github.com/golang-jwt/jwt/v5 v5.3.1 // signed tokens: a GitHub App's proof, and Glovebox's own
 	github.com/google/go-cmp v0.7.0 // differences in tests
 	github.com/google/go-containerregistry v0.22.1 // images of registries and OCI layouts
 	github.com/klauspost/compress v1.20.4 // zstd, in which archives of images come
@@ -18,6 +20,7 @@ require (
 	github.com/xuri/excelize/v2 v2.11.1 // the example's workbook
 	golang.org/x/mod v0.43.0 // the Merkle tree of the trace, and signed notes
 	golang.org/x/net v0.62.0 // BPF and a machine to test it on, DNS messages, names of other scripts, the Public Suffix List
+	golang.org/x/oauth2 v0.38.0 // tokens by client credentials, refresh and exchange
 	golang.org/x/sys v0.50.0 // Linux calls that the standard library lacks
 	gvisor.dev/gvisor v0.0.0-20260905035102-160fafc42237 // a sandbox's TCP/IP stack, and runsc (see tool)
 	modernc.org/sqlite v1.62.0 // the database of the trace, without cgo
@@ -25,6 +28,11 @@ require (
 )
 
 require (
+	github.com/aws/aws-sdk-go-v2/internal/configsources v1.5.12 // indirect
+	github.com/aws/aws-sdk-go-v2/internal/endpoints/v2 v2.8.12 // indirect
+	github.com/aws/aws-sdk-go-v2/internal/v4a v1.5.12 // indirect
+	github.com/aws/aws-sdk-go-v2/service/internal/accept-encoding v1.13.25 // indirect
+	github.com/aws/aws-sdk-go-v2/service/internal/presigned-url v1.14.12 // indirect
 	github.com/aws/smithy-go v1.28.9 // indirect
 	github.com/cenkalti/backoff v2.2.1+incompatible // indirect
 	github.com/cilium/ebpf v0.16.0 // indirect

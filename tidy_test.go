@@ -215,10 +215,11 @@ func pictureRows(t *testing.T) map[string]int {
 // so that what init links stays small. The exceptions are in the table.
 func TestTidyModules(t *testing.T) {
 	importers := map[string][]string{
-		"github.com/aws/aws-sdk-go-v2":           {"internal/brokerd"},
+		"github.com/aws/aws-sdk-go-v2":           {"internal/brokerd", "internal/brokerd/mint"},
 		"github.com/elastic/go-seccomp-bpf":      {"internal/seccomp/compile"},
 		"github.com/goccy/go-yaml":               {"cmd/glovebox"},
 		"github.com/godbus/dbus/v5":              {"internal/userscope"},
+		"github.com/golang-jwt/jwt/v5":           {"internal/brokerd/mint"},
 		"github.com/google/go-cmp":               {"driver/drivertest"}, // and tests
 		"github.com/google/go-containerregistry": {"internal/imagesource"},
 		"github.com/klauspost/compress":          {"internal/imagesource"},
@@ -230,6 +231,7 @@ func TestTidyModules(t *testing.T) {
 		"github.com/xuri/excelize/v2":            {"examples/dying-products/generate"},
 		"golang.org/x/mod":                       {"internal/trace"},
 		"golang.org/x/net":                       {"internal/egress", "internal/netd", "internal/seccomp/compile"}, // names, DNS, BPF
+		"golang.org/x/oauth2":                    {"internal/brokerd/mint"},
 		// System calls are wanted wherever files, groups or processes are handled; to wrap them all in one package would be
 		// x/sys again.
 		"golang.org/x/sys": {
