@@ -161,10 +161,11 @@ type way struct {
 	run        *run
 	lent       Lent // nil: nothing is
 	attachment attachment
-	netd       netd // nil until there is one
+	taken      chan struct{} // closed when netd and untaken are known
+	netd       netd          // nil until there is one
+	untaken    error         // why there is none
 
 	serving sync.WaitGroup
-	served  bool
 	ending  sync.Once
 	closing sync.Once
 	closed  error
@@ -185,7 +186,7 @@ func (r *run) openWay(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	w := &way{run: r}
+	w := &way{run: r, taken: make(chan struct{})}
 	terms := gateway.Terms{Run: r.id, Rules: rules, Limits: g.Limits, Record: r.decided}
 	var placeholders []string
 	if len(g.Secrets) > 0 {
@@ -241,21 +242,22 @@ func (w *way) atStart(lang string) bool {
 	return false
 }
 
-// takeNetd gets the netd of the way; without a way it does nothing.
-func (w *way) takeNetd(ctx context.Context) (err error) {
+// takeNetd gets the netd of the way, once; without a way it does nothing.
+func (w *way) takeNetd(ctx context.Context) error {
 	if w == nil {
 		return nil
 	}
+	defer close(w.taken)
 	n, err := w.run.network.netd(ctx)
 	if err != nil {
-		return fmt.Errorf("start the sandbox's network: %w", err)
+		w.untaken = fmt.Errorf("start the sandbox's network: %w", err)
+		return w.untaken
 	}
 	w.netd = n
 	return nil
 }
 
-// connect gives a sandbox its network, before the code is in it; without a way it does nothing. From then on the way is
-// served until it is closed or its netd ends, after which the sandbox has no network and its run goes on.
+// connect gives a sandbox its network, with nothing in it yet, once the netd is there; without a way it does nothing.
 func (w *way) connect(ctx context.Context, box driver.Sandbox) error {
 	if w == nil {
 		return nil
@@ -264,12 +266,23 @@ func (w *way) connect(ctx context.Context, box driver.Sandbox) error {
 	if err != nil {
 		return fmt.Errorf("give the sandbox its network: %w", err)
 	}
+	if <-w.taken; w.untaken != nil {
+		return errors.Join(w.untaken, link.File.Close())
+	}
 	err = w.netd.Start(ctx, netwire.Setup{TAP: link.TAP}, link.File)
 	// The netd has its own by now, and with that of the netd the network is to end.
 	if err = errors.Join(err, link.File.Close()); err != nil {
 		return fmt.Errorf("give the sandbox its network: %w", err)
 	}
-	w.served = true
+	return nil
+}
+
+// serve serves the way until it is closed or its netd ends, after which the sandbox has no network and its run goes on. Without
+// a way it does nothing.
+func (w *way) serve() {
+	if w == nil {
+		return
+	}
 	w.serving.Go(func() {
 		err := w.attachment.Serve(w.netd.Host())
 		w.mu.Lock()
@@ -279,7 +292,6 @@ func (w *way) connect(ctx context.Context, box driver.Sandbox) error {
 			w.run.cfg.Log.Warn("the network of a run ended before the run", "id", w.run.id, "err", w.broken)
 		}
 	})
-	return nil
 }
 
 // end ends what passes and waits for the last decisions. The sandbox has no network after it. It does so once; without a way
