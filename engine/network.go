@@ -277,8 +277,8 @@ func (w *way) connect(ctx context.Context, box driver.Sandbox) error {
 	return nil
 }
 
-// serve serves the way until it is closed or its netd ends, after which the sandbox has no network and its run goes on. Without
-// a way it does nothing.
+// serve serves the way until it is closed or its netd ends, after which the sandbox has no network and its run goes on.
+// Without a way it does nothing.
 func (w *way) serve() {
 	if w == nil {
 		return
