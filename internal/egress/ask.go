@@ -62,9 +62,8 @@ func (a Ask) Rule() glovebox.EgressRule {
 	return r
 }
 
-// Select is what of the rules was asked for: those that allow it, narrowed to it, and all that deny. What no rule
-// allows at all
-// is in missing. The rules must compile.
+// Select is what of the rules was asked for: those that allow it, narrowed to it, and all that deny. What no rule allows at
+// all is in missing. The rules must compile.
 func Select(rules []glovebox.EgressRule, asks []Ask) (selected []glovebox.EgressRule, missing []Ask, err error) {
 	all, err := Compile(rules)
 	if err != nil {

@@ -2,6 +2,9 @@ package egress
 
 import (
 	"net/netip"
+	"net/url"
+	pathpkg "path"
+	"regexp"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -175,6 +178,102 @@ func TestRequest(t *testing.T) {
 	}
 }
 
+// TestEscapedSlashes: what hosts read in different ways passes where no rule asks, is never guessed by a star, and escapes no
+// rule that denies.
+func TestEscapedSlashes(t *testing.T) {
+	rules := compiled(t,
+		glovebox.EgressRule{ID: "any", Host: "npm.test"},
+		glovebox.EgressRule{ID: "some", Host: "git.test", Paths: []string{"/projects/*/issues", "/p/**", "/projects/group%2Fone/**", "/s*s"}},
+		glovebox.EgressRule{ID: "all", Host: "api.test"},
+		glovebox.EgressRule{ID: "never", Host: "api.test", Paths: []string{"/v1/Admin/**"}, Deny: true},
+	)
+	for _, tt := range []struct{ host, path, rule, why string }{
+		{"npm.test", "/@scope%2fname", "any", ""},
+		{"git.test", "/projects/1/issues", "some", ""},
+		{"git.test", "/projects/group%2Fone/issues", "some", ""},
+		{"git.test", "/projects/group%2Fone/x/y", "some", ""},
+		{"git.test", "/projects/group%2Ftwo/issues", "some", "path"},
+		{"git.test", "/projects/..%2F..%2Fadmin/issues", "some", "path"},
+		{"git.test", "/p/a/..%2F..%2Fadmin/b", "some", "path"},
+		{"git.test", "/p/a/b%5Cc", "some", "path"},
+		{"git.test", "/s%2Fs", "some", "path"},
+		{"api.test", "/v1/items", "all", ""},
+		{"api.test", "/v1/admin", "never", "host-not-allowed"},
+		{"api.test", "/v1/ADMIN/x", "never", "host-not-allowed"},
+		{"api.test", "/v1%2Fadmin", "never", "host-not-allowed"},
+		{"api.test", "/v1%5cadmin/x", "never", "host-not-allowed"},
+		{"api.test", "/v1/x%2f..%2fadmin", "never", "host-not-allowed"},
+		{"api.test", "/v1/admin;a=b/x", "never", "host-not-allowed"},
+		{"api.test", "/v1/admin%3ba/x", "never", "host-not-allowed"},
+		{"api.test", "/v1;x/%2fadmin;y", "never", "host-not-allowed"},
+		{"api.test", "/v1/x%2f..;a%2fadmin", "never", "host-not-allowed"},
+		{"api.test", "/v1/admins", "all", ""},
+	} {
+		path, err := CanonicalPath(tt.path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		v := rules.Request(host(t, tt.host), 443, HTTPS, "GET", path)
+		if v.Allowed != (tt.why == "") || string(v.Reason) != tt.why || v.Rule != tt.rule {
+			t.Errorf("%s%s: %+v, want %s %q", tt.host, tt.path, v, tt.rule, tt.why)
+		}
+	}
+}
+
+// TestStarsEndAtStrangers: a star does not reach names that others have below one's own, unless it denies.
+func TestStarsEndAtStrangers(t *testing.T) {
+	allow := compiled(t, glovebox.EgressRule{Host: "*.amazonaws.com"}, glovebox.EgressRule{Host: "*.b1.s3.amazonaws.com"})
+	deny := compiled(t, glovebox.EgressRule{Host: "mine.s3.amazonaws.com"}, glovebox.EgressRule{Host: "iam.amazonaws.com"},
+		glovebox.EgressRule{Host: "*.amazonaws.com", Deny: true}, glovebox.EgressRule{Host: "my.github.io"},
+		glovebox.EgressRule{Host: "*.github.io", Deny: true})
+	for name, want := range map[string]bool{
+		"iam.amazonaws.com": true, "a.iam.amazonaws.com": true, "s3.amazonaws.com": false, "bucket.s3.amazonaws.com": false,
+		"x.bucket.s3.amazonaws.com": false, "x.b1.s3.amazonaws.com": true, "amazonaws.com": false,
+	} {
+		if v := allow.Connect(host(t, name), 443); v.Allowed != want {
+			t.Errorf("%s: %+v", name, v)
+		}
+	}
+	for _, name := range []string{"mine.s3.amazonaws.com", "iam.amazonaws.com", "my.github.io"} {
+		if v := deny.Connect(host(t, name), 443); v.Allowed {
+			t.Errorf("%s: %+v", name, v)
+		}
+	}
+	p, err := ParsePattern("*.amazonaws.com")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for asked, want := range map[string]bool{"*.iam.amazonaws.com": true, "*.b1.s3.amazonaws.com": false, "b1.s3.amazonaws.com": false} {
+		if q, err := ParsePattern(asked); err != nil || p.Covers(q) != want {
+			t.Errorf("covers %s: %v, %v", asked, p.Covers(q), err)
+		}
+	}
+}
+
+func TestWarnings(t *testing.T) {
+	for name, tt := range map[string]struct {
+		rule glovebox.EgressRule
+		want string
+	}{
+		"own":            {glovebox.EgressRule{Host: "api.example.com"}, ""},
+		"buckets":        {glovebox.EgressRule{ID: "s3", Host: "s3.amazonaws.com"}, "s3: anybody may have a place at s3.amazonaws.com"},
+		"one bucket":     {glovebox.EgressRule{Host: "mine.s3.amazonaws.com"}, ""},
+		"bucket by path": {glovebox.EgressRule{Host: "storage.googleapis.com", Paths: []string{"/mine/**"}}, ""},
+		"paste":          {glovebox.EgressRule{Host: "pastebin.com"}, "rule 1 (pastebin.com): anybody"},
+		"below":          {glovebox.EgressRule{Host: "*.discordapp.com"}, "cdn.discordapp.com"},
+		"deny":           {glovebox.EgressRule{Host: "pastebin.com", Deny: true}, ""},
+		"ended":          {glovebox.EgressRule{Host: "api.example.com", Expires: time.Unix(1, 0)}, "it ended"},
+		"no bound":       {glovebox.EgressRule{Host: "api.example.com", Protocols: []string{"tls"}}, "server name alone"},
+		"sni":            {glovebox.EgressRule{Host: "api.example.com", Mode: "sni"}, "server name alone"},
+		"deny tls":       {glovebox.EgressRule{Host: "api.example.com", Protocols: []string{"tls"}, Deny: true}, ""},
+	} {
+		got, err := Warnings([]glovebox.EgressRule{tt.rule})
+		if err != nil || len(got) > 1 || (len(got) == 1) != (tt.want != "") || !strings.Contains(strings.Join(got, ""), tt.want) {
+			t.Errorf("%s: %q, %v", name, got, err)
+		}
+	}
+}
+
 func TestExpiry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rules := compiled(t, glovebox.EgressRule{Host: "good.test", Expires: time.Now().Add(time.Hour)})
@@ -219,18 +318,51 @@ func TestCompileRefuses(t *testing.T) {
 func TestCanonicalPath(t *testing.T) {
 	for in, want := range map[string]string{
 		"": "/", "/": "/", "/a/b": "/a/b", "/a/./b": "/a/b", "/a/../b": "/b", "/../..": "/", "/a/b/..": "/a/", "/a/%2e%2e/b": "/b",
+		"/@a%2fb": "/@a%2Fb", "/a%5cb": "/a%5Cb", "/x/..%2fb": "/x/..%2Fb",
 		"/%61%7e": "/a~", "/a%20b": "/a%20b", "/a%c3%bc": "/a%C3%BC", "/a//b": "/a//b", "/a;v=1/b": "/a;v=1/b", "/a%3fb": "/a%3Fb", "/a%25b": "/a%25b",
 	} {
 		if got, err := CanonicalPath(in); err != nil || got != want {
 			t.Errorf("CanonicalPath(%q) = %q, %v; want %q", in, got, err, want)
 		}
 	}
-	for _, in := range []string{"a", "/a%2fb", "/a%5cb", "/a\\b", "/a%00", "/%0d%0a", "/a b", "/\u00fc", "/a%", "/a%2", "/a%zz", "/..;/b", "/.;x/b",
+	for _, in := range []string{"a", "/a\\b", "/a%00", "/%0d%0a", "/a b", "/\u00fc", "/a%", "/a%2", "/a%zz", "/..;/b", "/.;x/b", "/..%3bx",
 		"/%252e%252e/b", "/%25252e", "/a%252fb", "/a?b", "/a#b", "*"} {
 		if got, err := CanonicalPath(in); err == nil {
 			t.Errorf("CanonicalPath(%q) = %q, want an error", in, got)
 		}
 	}
+}
+
+// FuzzRequest: whatever a server that unescapes, cuts parameters, resolves dots and merges slashes makes of a path, it stays
+// where a rule let it go and out of where one did not.
+func FuzzRequest(f *testing.F) {
+	for _, s := range []string{"/p/a", "/p/..%2fx", "/p//a;b/..", "/p/x/%2e%2e/never", "/p/NEVER;x/y", "/p%5cnever", "/p/..%3b/x"} {
+		f.Add(s)
+	}
+	rules, err := Compile([]glovebox.EgressRule{{Host: "a.test", Paths: []string{"/p/**", "/q/*/r*"}},
+		{Host: "a.test", Paths: []string{"/p/never/**"}, Deny: true}})
+	if err != nil {
+		f.Fatal(err)
+	}
+	h, _ := ParseHost("a.test")
+	parameters := regexp.MustCompile(`;[^/]*`)
+	f.Fuzz(func(t *testing.T, s string) {
+		canonical, err := CanonicalPath(s)
+		if err != nil || !rules.Request(h, 443, HTTPS, "GET", canonical).Allowed {
+			return
+		}
+		plain, err := url.PathUnescape(canonical)
+		if err != nil {
+			t.Fatal(canonical, err)
+		}
+		plain = strings.ReplaceAll(plain, `\`, "/")
+		for _, seen := range []string{plain, parameters.ReplaceAllString(plain, "")} {
+			seen = strings.ToLower(pathpkg.Clean(seen)) + "/"
+			if !strings.HasPrefix(seen, "/p/") && !strings.HasPrefix(seen, "/q/") || strings.HasPrefix(seen, "/p/never/") {
+				t.Fatalf("%q, which is %q, may be read as %q", s, canonical, seen)
+			}
+		}
+	})
 }
 
 func FuzzCanonicalPath(f *testing.F) {

@@ -9,9 +9,8 @@ import (
 	"golang.org/x/net/publicsuffix"
 )
 
-// Host is a host's name in its one form: lower case, labels of letters, digits, hyphens and underscores, no dot at
-// the end, no
-// address. Hosts are equal when they are the same host. The zero Host is none.
+// Host is a host's name in its one form: lower case, labels of letters, digits, hyphens and underscores, no dot at the end,
+// no address. Hosts are equal when they are the same host. The zero Host is none.
 type Host struct{ name string }
 
 // String is the name.
@@ -23,9 +22,8 @@ const (
 	maxLabel = 63
 )
 
-// ParseHost reads a name as it comes over a wire: in a query, a server name, an authority. Capitals and one dot at
-// the end are
-// all that may differ from the one form. Names of other scripts come as their A-labels.
+// ParseHost reads a name as it comes over a wire: in a query, a server name, an authority. Capitals and one dot at the end
+// are all that may differ from the one form. Names of other scripts come as their A-labels.
 func ParseHost(wire string) (Host, error) {
 	name := strings.TrimSuffix(wire, ".")
 	if name == "" {
@@ -90,6 +88,8 @@ func (h Host) Reserved() bool {
 type Pattern struct {
 	host  Host
 	below bool
+	// suffix is the public suffix of the names below host that are meant; empty where all are.
+	suffix string
 }
 
 // String is the pattern as it is configured.
@@ -103,12 +103,20 @@ func (p Pattern) String() string {
 // Exact is the host of a pattern that is one name.
 func (p Pattern) Exact() (Host, bool) { return p.host, !p.below }
 
-// Match is true where the pattern means h. *.example.com means a.example.com and a.b.example.com, and not example.com.
+// Match is true where the pattern means h. *.example.com means a.example.com and a.b.example.com, and not example.com. It
+// does not mean names that strangers have below it: *.amazonaws.com is iam.amazonaws.com, and nobody's bucket.
 func (p Pattern) Match(h Host) bool {
-	if p.below {
-		return strings.HasSuffix(h.name, "."+p.host.name)
+	if !p.below {
+		return h == p.host
 	}
-	return h == p.host
+	if !strings.HasSuffix(h.name, "."+p.host.name) {
+		return false
+	}
+	if p.suffix == "" {
+		return true
+	}
+	suffix, _ := publicsuffix.PublicSuffix(h.name)
+	return suffix == p.suffix
 }
 
 // Covers is true where every host that q means p means too.
@@ -120,10 +128,12 @@ func (p Pattern) Covers(q Pattern) bool {
 }
 
 // ParsePattern reads a host of the configuration or of a request: a name, or *. and a name. Names of any script are turned
-// into A-labels, if that can be turned back. What would open more than somebody's own names is refused: one label,
-// and what the
-// Public Suffix List (publicsuffix.org) says that strangers have names below.
-func ParsePattern(configured string) (Pattern, error) {
+// into A-labels, if that can be turned back. What would open more than somebody's own names is refused: one label, and what
+// the Public Suffix List (publicsuffix.org) says that strangers have names below.
+func ParsePattern(configured string) (Pattern, error) { return parsePattern(configured, false) }
+
+// parsePattern reads a pattern; one that denies may be wide, and means every name below it.
+func parsePattern(configured string, deny bool) (Pattern, error) {
 	name, below := strings.CutPrefix(configured, "*.")
 	if strings.Contains(name, "*") {
 		return Pattern{}, fmt.Errorf("%.300q: a star stands for the names below one, as in *.example.com", configured)
@@ -138,6 +148,8 @@ func ParsePattern(configured string) (Pattern, error) {
 	}
 	suffix, icann := publicsuffix.PublicSuffix(h.name)
 	switch {
+	case deny:
+		suffix = ""
 	case below && suffix == h.name:
 		return Pattern{}, fmt.Errorf("%.300q is too wide: anybody may have a name below %s", configured, h)
 	case h.Reserved():
@@ -145,7 +157,10 @@ func ParsePattern(configured string) (Pattern, error) {
 	case suffix == h.name && icann:
 		return Pattern{}, fmt.Errorf("%.300q is nobody's host: names of many owners are below it", configured)
 	}
-	return Pattern{host: h, below: below}, nil
+	if !below {
+		suffix = ""
+	}
+	return Pattern{host: h, below: below, suffix: suffix}, nil
 }
 
 // aLabels turns a name of any script into what goes over the wire.

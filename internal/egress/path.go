@@ -3,14 +3,14 @@ package egress
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 )
 
-// CanonicalPath is the one form of a request's path, which is both judged and sent: dots are resolved, what need
-// not be escaped
-// is not, and escapes are upper case. A path that servers read in different ways is refused: escaped slashes,
-// backslashes and
-// control characters, escapes of escapes of those, and dots with parameters. The query is not part of it.
+// CanonicalPath is the one form of a request's path, which is both judged and sent: dots are resolved, what need not be
+// escaped is not, and escapes are upper case. An escaped slash or backslash stays as it is, since hosts give it a meaning of
+// its own (a scoped package, an object's key); rules look at it with care. What no server needs is refused: control
+// characters, escapes of escapes, and dots with parameters. The query is not part of it.
 func CanonicalPath(escaped string) (string, error) {
 	if escaped == "" {
 		return "/", nil
@@ -18,31 +18,18 @@ func CanonicalPath(escaped string) (string, error) {
 	if escaped[0] != '/' {
 		return "", errors.New("the path does not begin with a slash")
 	}
-	var kept []string
 	segments := strings.Split(escaped[1:], "/")
 	for i, raw := range segments {
 		s, err := canonicalSegment(raw)
 		if err != nil {
 			return "", err
 		}
-		bare, _, params := strings.Cut(s, ";")
-		if params && (bare == "." || bare == "..") {
+		if bare := withoutParameters(s); bare != s && (bare == "." || bare == "..") {
 			return "", errors.New("the path has dots with parameters, which some servers take for dots")
 		}
-		last := i == len(segments)-1
-		switch s {
-		case "..":
-			kept = kept[:max(0, len(kept)-1)]
-		case ".":
-		default:
-			kept = append(kept, s)
-			continue
-		}
-		if last {
-			kept = append(kept, "")
-		}
+		segments[i] = s
 	}
-	return "/" + strings.Join(kept, "/"), nil
+	return "/" + strings.Join(resolve(segments), "/"), nil
 }
 
 const upperHex = "0123456789ABCDEF"
@@ -64,7 +51,7 @@ func canonicalSegment(raw string) (string, error) {
 		}
 		i += 2
 		switch {
-		case v < ' ' || v == 0x7f || v == '/' || v == '\\':
+		case v < ' ' || v == 0x7f:
 			return "", fmt.Errorf("the path has the escape %%%02X, which servers read in different ways", v)
 		case v == '%' && hidesDelimiter(raw[i+1:]):
 			return "", errors.New("the path has an escaped escape of a dot, a slash or a backslash")
@@ -102,8 +89,7 @@ func hexDigit(c byte) int {
 	return -1
 }
 
-// hidesDelimiter is true of what, after an escaped percent sign, is an escape of a byte that changes what a path
-// means; also
+// hidesDelimiter is true of what, after an escaped percent sign, is an escape of a byte that changes what a path means; also
 // when the sign is escaped once more.
 func hidesDelimiter(after string) bool {
 	for strings.HasPrefix(after, "25") {
@@ -157,10 +143,8 @@ func (p pathPattern) match(path []string) bool {
 	for _, want := range p {
 		next := make([]bool, len(path)+1)
 		if want == "**" {
-			seen := false
 			for i := range next {
-				seen = seen || reach[i]
-				next[i] = seen
+				next[i] = reach[i] || i > 0 && next[i-1] && !hasEscapedSlash(path[i-1])
 			}
 		} else {
 			for i, have := range path {
@@ -172,14 +156,18 @@ func (p pathPattern) match(path []string) bool {
 	return reach[len(path)]
 }
 
-// matchSegment compares one segment; a star stands for any characters, and alone for at least one.
+// matchSegment compares one segment; a star stands for any characters, and alone for at least one. It does not stand for
+// an escaped slash, nor for the dots of a server that unescapes before it resolves them: a pattern that means those spells
+// them.
 func matchSegment(pattern, s string) bool {
-	if pattern == "*" {
-		return s != ""
-	}
 	first, rest, star := strings.Cut(pattern, "*")
-	if !star {
+	switch {
+	case !star:
 		return pattern == s
+	case pattern == "*":
+		return s != "" && !hasEscapedSlash(s)
+	case hasEscapedSlash(s):
+		return false
 	}
 	s, ok := strings.CutPrefix(s, first)
 	for ok {
@@ -195,7 +183,63 @@ func matchSegment(pattern, s string) bool {
 	return false
 }
 
-// withoutEmpty is segments without those that are empty, but for the last: as servers see a path that merge slashes.
+// withoutParameters is a segment as it is to servers to which a semicolon ends it.
+func withoutParameters(segment string) string {
+	segment, _, _ = strings.Cut(segment, ";")
+	segment, _, _ = strings.Cut(segment, "%3B")
+	segment, _, _ = strings.Cut(segment, "%3b")
+	return segment
+}
+
+func hasEscapedSlash(s string) bool { return strings.Contains(s, "%2F") || strings.Contains(s, "%5C") }
+
+// readings are a canonical path's segments as servers may read them: as they are; with escaped slashes for slashes, and the
+// dots between those resolved; without parameters; without empty segments, as where slashes are merged. Letters are small,
+// since to some servers they are all one; so are escapes, for which a star then stands.
+func readings(path []string) [][]string {
+	whole := strings.ToLower(strings.Join(path, "/"))
+	all := [][]string{strings.Split(whole, "/")}
+	add := func(change func([]string) []string) {
+		for _, one := range all {
+			if other := change(one); !slices.Equal(one, other) {
+				all = append(all, other)
+			}
+		}
+	}
+	add(func(one []string) []string {
+		return resolve(strings.Split(strings.NewReplacer("%2f", "/", "%5c", "/").Replace(strings.Join(one, "/")), "/"))
+	})
+	add(func(one []string) []string {
+		bare := make([]string, len(one))
+		for i, s := range one {
+			bare[i] = withoutParameters(s)
+		}
+		return resolve(bare)
+	})
+	add(withoutEmpty)
+	return all
+}
+
+// resolve takes dots out of segments.
+func resolve(segments []string) []string {
+	var kept []string
+	for i, s := range segments {
+		switch s {
+		case "..":
+			kept = kept[:max(0, len(kept)-1)]
+		case ".":
+		default:
+			kept = append(kept, s)
+			continue
+		}
+		if i == len(segments)-1 {
+			kept = append(kept, "")
+		}
+	}
+	return kept
+}
+
+// withoutEmpty is segments without those that are empty, but for the last.
 func withoutEmpty(segments []string) []string {
 	var kept []string
 	for i, s := range segments {

@@ -52,7 +52,7 @@ func Compile(rules []glovebox.EgressRule) (*Rules, error) {
 
 func compile(said glovebox.EgressRule) (r rule, err error) {
 	r = rule{said: said, deny: said.Deny}
-	if r.pattern, err = ParsePattern(said.Host); err != nil {
+	if r.pattern, err = parsePattern(said.Host, said.Deny); err != nil {
 		return r, fmt.Errorf("host: %w", err)
 	}
 	for _, p := range said.Ports {
@@ -77,6 +77,9 @@ func compile(said glovebox.EgressRule) (r rule, err error) {
 		pattern, err := parsePathPattern(p)
 		if err != nil {
 			return r, fmt.Errorf("paths: %.200q: %w", p, err)
+		}
+		if r.deny {
+			pattern = strings.Split(strings.ToLower(strings.Join(pattern, "/")), "/")
 		}
 		r.paths = append(r.paths, pattern)
 	}
@@ -116,9 +119,8 @@ func (r *rule) check() error {
 	return nil
 }
 
-// privateNetworks are those to which allow_private can open the way (RFC 1918, 6598, 4193). Loopback, link-local
-// addresses and
-// with them metadata services are not among them.
+// privateNetworks are those to which allow_private can open the way (RFC 1918, 6598, 4193). Loopback, link-local addresses
+// and with them metadata services are not among them.
 var privateNetworks = []netip.Prefix{
 	netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("172.16.0.0/12"), netip.MustParsePrefix("192.168.0.0/16"),
 	netip.MustParsePrefix("100.64.0.0/10"), netip.MustParsePrefix("fc00::/7"),
@@ -198,9 +200,8 @@ func (r *Rules) Request(h Host, port uint16, p Protocol, method, path string) Ve
 		path: strings.Split(strings.TrimPrefix(path, "/"), "/")})
 }
 
-// judge is the one place that compares: what denies first, then whatever allows. Where nothing allows the reason is
-// what came
-// closest.
+// judge is the one place that compares: what denies first, then whatever allows. Where nothing allows the reason is what
+// came closest.
 func (r *Rules) judge(a asked) Verdict {
 	no := Verdict{Reason: ReasonHostNotAllowed}
 	if r == nil || a.host == (Host{}) || a.host.Reserved() {
@@ -252,7 +253,7 @@ func (r *rule) denies(a asked) bool {
 	case !a.request:
 		return r.asksNothing()
 	}
-	return r.wantsMethod(a.method) && (r.wantsPath(a.path) || r.wantsPath(withoutEmpty(a.path)))
+	return r.wantsMethod(a.method) && (len(r.paths) == 0 || slices.ContainsFunc(readings(a.path), r.wantsPath))
 }
 
 // gives compares a with a rule that allows. A greater stage came closer.

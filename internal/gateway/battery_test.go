@@ -377,14 +377,15 @@ func TestSmuggling(t *testing.T) {
 
 // sink is a server that reads strictly what requests come and answers each.
 type sink struct {
-	addr string
-	seen chan string
+	addr    string
+	seen    chan string
+	handler http.HandlerFunc
 }
 
 func newSink(t *testing.T) *sink {
 	t.Helper()
 	s := &sink{seen: make(chan string, 16)}
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	s.handler = func(_ http.ResponseWriter, r *http.Request) {
 		if _, err := io.Copy(io.Discard, r.Body); err != nil {
 			return // it was cut off, and so is no request
 		}
@@ -392,7 +393,8 @@ func newSink(t *testing.T) *sink {
 		if r.Host != "good.test" || len(r.TransferEncoding) > 0 && r.Header.Get("Content-Length") != "" {
 			t.Errorf("the server was sent %v for %s", r.Header, r.Host)
 		}
-	}))
+	}
+	server := httptest.NewServer(s.handler)
 	t.Cleanup(server.Close)
 	s.addr = server.Listener.Addr().String()
 	return s

@@ -130,6 +130,7 @@ func (x *exchange) judge() *refusal {
 		x.upgrade = true
 	}
 	if x.a.betrays(x) {
+		x.a.betrayed()
 		return &refusal{reason: egress.ReasonSecretWrongHost, rule: x.verdict.Rule}
 	}
 	return nil
@@ -280,13 +281,26 @@ func (u *upload) Read(p []byte) (int, error) {
 			return 0, errBodyLimit
 		}
 	}
-	if u.find != nil && u.find.Find(p[:n]) {
+	if u.find != nil && (u.find.Find(p[:n]) || err == io.EOF && u.inTrailer()) {
+		u.x.a.betrayed()
 		return 0, errPlaceholder
 	}
 	if err != nil && err != io.EOF {
 		err = fmt.Errorf("%w: %w", errBody, err)
 	}
 	return n, err
+}
+
+// inTrailer tells whether what comes behind the body has a placeholder.
+func (u *upload) inTrailer() bool {
+	for _, values := range u.x.r.Trailer {
+		for _, v := range values {
+			if f := u.x.finder(); f != nil && f.Find([]byte(v)) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // download is an answer's body while it passes.

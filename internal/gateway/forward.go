@@ -16,7 +16,7 @@ import (
 )
 
 // copySize is the size of a buffer between two connections.
-const copySize = 64 << 10
+const copySize = 128 << 10
 
 // buffers lends what bodies are copied through.
 type buffers struct{ pool sync.Pool }
@@ -77,6 +77,12 @@ var errPath = errors.New("the path has no one form")
 func modify(res *http.Response) error {
 	x := exchangeOf(res.Request.Context())
 	x.status = res.StatusCode
+	if reason := res.Header.Get(ReasonHeader); reason != "" {
+		res.Header.Del(ReasonHeader)
+		if x.bound() {
+			x.failure = &refusal{status: res.StatusCode, reason: egress.Reason(reason)}
+		}
+	}
 	for _, name := range []string{"Alt-Svc", "Alternate-Protocol", "Via", "Proxy-Authenticate"} {
 		res.Header.Del(name)
 	}
@@ -135,7 +141,7 @@ func classify(err error) refusal {
 	case errors.Is(err, errBodyLimit):
 		return refusal{status: http.StatusRequestEntityTooLarge, reason: egress.ReasonBodyCap}
 	case errors.Is(err, errPlaceholder):
-		return refusal{reason: egress.ReasonSecretLocation}
+		return refusal{reason: egress.ReasonSecretWrongHost}
 	case errors.Is(err, errBody):
 		return refusal{status: http.StatusBadRequest, reason: egress.ReasonNotHTTPOrTLS}
 	case errors.Is(err, errPolicy):

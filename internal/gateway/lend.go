@@ -10,13 +10,18 @@ import (
 type Binding interface {
 	// Bound tells whether requests to the host over https are the broker's to send, because a secret is bound for it.
 	Bound(host egress.Host, port uint16) bool
-	// RoundTrip sends such a request. An answer of its own, such as a refusal, is an answer.
+	// RoundTrip sends such a request. A refusal of the broker's is an answer too, with its reason as ReasonHeader.
 	http.RoundTripper
 	// Finder finds what was lent, in whatever form, in one stream of bytes. Nil where nothing can be found.
 	Finder() Finder
+	// Ends tells whether the run shall end where something was found.
+	Ends() bool
 	// Handler serves the broker's own host inside; nil where there is none.
 	Handler() http.Handler
 }
+
+// ReasonHeader has the reason of an answer that is the broker's refusal, an egress.Reason. Programs do not see it.
+const ReasonHeader = "Glovebox-Reason"
 
 // Finder looks through one stream. It is used by one goroutine at a time.
 type Finder interface {
@@ -56,6 +61,13 @@ func (a *Attachment) betrays(x *exchange) bool {
 		}
 	}
 	return false
+}
+
+// betrayed ends the run, where that is what a placeholder in a wrong place does.
+func (a *Attachment) betrayed() {
+	if a.terms.End != nil && a.binding.Ends() {
+		a.ending.Do(func() { a.terms.End(egress.ReasonSecretWrongHost) })
+	}
 }
 
 // serveBroker lets the broker answer for its own host.

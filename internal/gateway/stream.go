@@ -68,6 +68,7 @@ func (a *Attachment) pass(f *flow, up net.Conn, layer string, v egress.Verdict) 
 	var both sync.WaitGroup
 	both.Go(func() {
 		if err := a.copy(up, f, find); errors.Is(err, errPlaceholder) {
+			a.betrayed()
 			f.stop(egress.ReasonSecretWrongHost)
 		} else if err != nil {
 			_ = up.Close() // a half that failed ends the other

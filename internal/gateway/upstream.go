@@ -87,6 +87,8 @@ func (a *Attachment) newUpstreamHost(at place) *upstreamHost {
 	h.server = &tls.Config{
 		MinVersion: tls.VersionTLS12,
 		NextProtos: []string{"h2", "http/1.1"},
+		// Small records are for slow links, and this one is within the machine.
+		DynamicRecordSizingDisabled: true,
 		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 			return h.certificate() // for the name that was judged, whatever is said here
 		},

@@ -1,6 +1,7 @@
 package netd
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -20,11 +21,9 @@ import (
 const (
 	insideVar = "GLOVEBOX_NETD_INSIDE" // "yes", or why there is no namespace
 	roleVar   = "GLOVEBOX_NETD_ROLE"   // what else than tests this process is
+	tunVar    = "GLOVEBOX_NETD_TUN"    // where the device is, if it is elsewhere
 	roleNetd  = "netd"                 // a netd, with its socket as descriptor 3
 )
-
-// tunFile is the descriptor of /dev/net/tun in a process that may not open it itself.
-const tunFile = 3
 
 func TestMain(m *testing.M) {
 	switch {
@@ -47,23 +46,12 @@ func inNamespace(uid uint32, args ...string) (int, error) {
 	cmd := exec.Command("/proc/self/exe", args...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	cmd.Env = append(os.Environ(), insideVar+"=yes")
-	if tun, err := openTun(); err == nil {
-		defer tun.Close()
-		cmd.ExtraFiles = []*os.File{tun}
-	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
-	if uid != 0 {
-		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: uid, Gid: uid}
-	}
-	if uid != 0 || os.Getuid() != 0 {
-		id := os.Getuid()
-		if uid != 0 {
-			id = int(uid)
-		}
-		cmd.SysProcAttr.Credential = nil
+	if id := cmp.Or(int(uid), os.Getuid()); id != 0 {
 		cmd.SysProcAttr.Cloneflags |= syscall.CLONE_NEWUSER
 		cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: id, Size: 1}}
-		cmd.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: id, Size: 1}}
+		cmd.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: cmp.Or(int(uid), os.Getgid()), Size: 1}}
+		cmd.SysProcAttr.Credential = &syscall.Credential{NoSetGroups: true} // which is that user outside
 	}
 	err := cmd.Run()
 	if exited, ok := errors.AsType[*exec.ExitError](err); ok {
@@ -75,20 +63,10 @@ func inNamespace(uid uint32, args ...string) (int, error) {
 	return 0, nil
 }
 
-// openTun opens /dev/net/tun, or takes the descriptor that was given to this process.
+// openTun opens the device of interfaces. An interface is made in the namespace of who opened it.
 func openTun() (*os.File, error) {
-	f, err := os.OpenFile("/dev/net/tun", os.O_RDWR|unix.O_CLOEXEC, 0)
-	if err == nil {
-		return f, nil
-	}
-	if os.Getenv(insideVar) != "yes" {
-		return nil, err
-	}
-	fd, dup := unix.FcntlInt(tunFile, unix.F_DUPFD_CLOEXEC, 10)
-	if dup != nil {
-		return nil, err
-	}
-	return os.NewFile(uintptr(fd), "tun"), nil
+	device := cmp.Or(os.Getenv(tunVar), "/dev/net/tun")
+	return os.OpenFile(device, os.O_RDWR|unix.O_CLOEXEC, 0)
 }
 
 // needNamespace skips a test where there is no namespace to be had; as root there is one.
@@ -121,7 +99,6 @@ func newLinkFile(t testing.TB, tap bool, mtu int) *os.File {
 }
 
 func makeLink(tap bool, mtu int) (*os.File, error) {
-	// A descriptor that was given can be of one interface only, so that tests with it come one after the other.
 	tun, err := openTun()
 	if err != nil {
 		return nil, err
