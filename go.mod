@@ -3,6 +3,7 @@ module glovebox
 go 1.26.3
 
 require (
+	github.com/aws/aws-sdk-go-v2 v1.48.0 // signatures of AWS
 	github.com/elastic/go-seccomp-bpf v1.6.0 // tables of system calls and a labelled assembler for the filter
 	github.com/goccy/go-yaml v1.19.2 // the configuration file, strictly, with lines and columns in errors
 	github.com/godbus/dbus/v5 v5.2.4 // asks systemd for a user's own control group
@@ -24,6 +25,7 @@ require (
 )
 
 require (
+	github.com/aws/smithy-go v1.28.9 // indirect
 	github.com/cenkalti/backoff v2.2.1+incompatible // indirect
 	github.com/cilium/ebpf v0.16.0 // indirect
 	github.com/coreos/go-systemd/v22 v22.6.0 // indirect
@@ -59,6 +61,7 @@ require (
 	golang.org/x/time v0.15.0 // indirect
 	golang.org/x/tools v0.52.0 // indirect
 	google.golang.org/protobuf v1.36.11 // indirect
+	gotest.tools/v3 v3.5.2 // indirect
 	kernel.org/pub/linux/libs/security/libcap/psx v1.2.78 // indirect
 	modernc.org/libc v1.80.1 // indirect
 	modernc.org/mathutil v1.7.1 // indirect

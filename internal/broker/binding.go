@@ -1,20 +1,18 @@
 package broker
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
-	"io"
 	"net/http"
 	"slices"
-	"sync"
+	"sync/atomic"
 
 	"glovebox"
 	"glovebox/internal/egress"
 )
 
-// Binding is what one run was lent. Methods are safe for concurrent use. Its requests fail, and nothing else happens, once it
-// is closed or the broker has ended.
+// Binding is what one run was lent. Methods are safe for concurrent use. Its requests fail, and nothing else happens, once
+// it is closed or the broker has ended.
 type Binding struct {
 	id       string
 	process  *process
@@ -24,21 +22,15 @@ type Binding struct {
 	detector *Detector
 	streams  *http.Transport
 
-	violation sync.Once
-	violated  chan struct{}
-}
-
-// Finder looks through one stream for placeholders. It is used by one goroutine at a time.
-type Finder interface {
-	// Find tells whether anything was found, in p or before.
-	Find(p []byte) bool
+	ends atomic.Bool
 }
 
 // Bind lends secrets to a run whose egress rules are given. It starts the broker where none runs. What is not configured, or
-// not for that host, is denied; so is a host whose traffic is not inspected. The caller closes the Binding when nothing of the
-// run is alive.
-func (c *Client) Bind(ctx context.Context, run Run, rules []glovebox.EgressRule, refs []glovebox.SecretRef) (*Binding, error) {
-	b := &Binding{id: rand.Text(), bound: map[Endpoint]bool{}, violated: make(chan struct{})}
+// not for that host, is denied; so is a host whose traffic is not inspected. The caller closes the Binding when nothing of
+// the run is alive.
+func (c *Client) Bind(ctx context.Context, run Run, rules []glovebox.EgressRule, refs []glovebox.SecretRef) (*Binding,
+	error) {
+	b := &Binding{id: rand.Text(), bound: map[Endpoint]bool{}}
 	compiled, err := egress.Compile(rules)
 	if err != nil {
 		return nil, glovebox.Internal("lend secrets", err)
@@ -116,9 +108,9 @@ func (c *Client) lend(b *Binding, rules *egress.Rules, ref glovebox.SecretRef) e
 // Bound tells whether requests to a host over https are the broker's to send.
 func (b *Binding) Bound(host egress.Host, port uint16) bool { return b.bound[Endpoint{host, port}] }
 
-// Finder finds placeholders in one stream that is not the broker's. One that it finds of a secret whose violation ends the run
-// closes Violated.
-func (b *Binding) Finder() Finder { return &finder{b, b.detector.Scan()} }
+// Finder finds placeholders in one stream that is not the broker's. It is used by one goroutine at a time; Find tells
+// whether one was found, in p or before. See Ends.
+func (b *Binding) Finder() interface{ Find(p []byte) bool } { return &finder{b, b.detector.Scan()} }
 
 type finder struct {
 	binding *Binding
@@ -137,13 +129,13 @@ func (f *finder) Find(p []byte) bool {
 func (b *Binding) violate(name string) {
 	for _, s := range b.specs {
 		if s.Name == name && s.OnViolation == ViolationEnd {
-			b.violation.Do(func() { close(b.violated) })
+			b.ends.Store(true)
 		}
 	}
 }
 
-// Violated is closed when a placeholder was sent to where it is not for, and its secret says that this ends the run.
-func (b *Binding) Violated() <-chan struct{} { return b.violated }
+// Ends tells whether a placeholder was sent to where it is not for whose secret says that this ends the run.
+func (b *Binding) Ends() bool { return b.ends.Load() }
 
 // Handler serves the broker's own host inside; nil where there is none.
 func (b *Binding) Handler() http.Handler { return nil }
@@ -155,41 +147,38 @@ func (b *Binding) Env() []string {
 		env = append(env, l.Name+"="+l.Placeholder)
 		if s := b.specs[i]; s.Place() == PlaceSigV4 {
 			// What a client signs with these is taken off; without them it would not ask at all.
-			env = append(env, "AWS_ACCESS_KEY_ID="+sigV4Inside, "AWS_SECRET_ACCESS_KEY="+l.Placeholder, "AWS_REGION="+s.Region)
+			env = append(env, "AWS_ACCESS_KEY_ID="+sigV4Key, "AWS_SECRET_ACCESS_KEY="+l.Placeholder, "AWS_REGION="+s.Region)
 		}
 	}
 	return env
 }
 
-// sigV4Inside is the id of the key that programs sign with: it is nobody's.
-const sigV4Inside = "AKIAGLOVEBOXNOBODYS0"
+// SigV4Inside is how the signature begins of a program that signs with what it was told: the id of a key that is nobody's.
+const SigV4Inside = "AWS4-HMAC-SHA256 Credential=" + sigV4Key + "/"
 
-// RoundTrip sends a request to a bound host by the broker, which judges it anew. A *Refusal is its refusal, and what it could
-// not reach; any other error means that there is no broker.
+const sigV4Key = "AKIAGLOVEBOXNOBODYS0"
+
+// RoundTrip sends a request to a bound host by the broker, which judges it anew. What the broker refuses, or cannot do, is
+// an answer with HeaderReason, by which nothing of a secret was sent; an error means that there is no broker.
 func (b *Binding) RoundTrip(r *http.Request) (*http.Response, error) {
 	port := r.URL.Port()
 	if port == "" {
 		port = "443"
 	}
 	out := r.Clone(r.Context())
+	out.Trailer = r.Trailer // the same map: its values come after the body
 	out.URL.Scheme, out.URL.Host = "http", r.URL.Hostname()+":"+port
 	out.Host = out.URL.Host
 	resp, err := b.streams.RoundTrip(out)
 	if err != nil {
 		return nil, err
 	}
-	reason := resp.Header.Get(HeaderRefused)
-	if reason == "" {
-		resp.Request = r
-		return resp, nil
+	if resp.Header.Get(HeaderReason) != "" {
+		b.violate(resp.Header.Get(HeaderSecret))
+		resp.Header.Del(HeaderSecret)
 	}
-	defer resp.Body.Close()
-	text, err := io.ReadAll(io.LimitReader(resp.Body, 4<<10))
-	if err != nil {
-		return nil, err
-	}
-	b.violate(resp.Header.Get(HeaderSecret))
-	return nil, &Refusal{Status: resp.StatusCode, Reason: egress.Reason(reason), Text: string(bytes.TrimSpace(text))}
+	resp.Request = r
+	return resp, nil
 }
 
 // Replace changes the run's egress rules. What they no longer allow is not sent any more once it has returned.

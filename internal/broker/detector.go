@@ -11,10 +11,10 @@ import (
 // chance.
 const window = 24
 
-// Detector finds placeholders in whatever form: as they are, in another case, in UTF-16, in hexadecimal, in base64 wherever it
-// began, broken into lines, behind percent, JSON, HTML and quoted-printable escapes, twice over too. What a program encrypts
-// or compresses is not found; a placeholder is worth nothing, and to find one tells of a mistake or an attempt. It does not
-// change and is safe for concurrent use.
+// Detector finds placeholders in whatever form: as they are, in another case, in UTF-16, in hexadecimal, in base64 wherever
+// it began, broken into lines, behind percent, JSON, HTML and quoted-printable escapes, twice over too. What a program
+// encrypts or compresses is not found; a placeholder is worth nothing, and to find one tells of a mistake or an attempt. It
+// does not change and is safe for concurrent use.
 type Detector struct {
 	owner map[[window]byte]int // form → index of the placeholder
 	bloom [1 << 10]uint64

@@ -5,8 +5,8 @@ import (
 	"log/slog"
 )
 
-// Secret is a value that must not be seen. It prints, logs and marshals as a mark; only Reveal has the value. The zero Secret
-// is none.
+// Secret is a value that must not be seen. It prints, logs and marshals as a mark; only Reveal has the value. The zero
+// Secret is none.
 type Secret struct{ value string }
 
 // NewSecret makes a Secret of a value.

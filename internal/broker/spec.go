@@ -2,11 +2,13 @@ package broker
 
 import (
 	"fmt"
+	"io/fs"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"glovebox"
 	"glovebox/internal/egress"
@@ -187,7 +189,8 @@ func CheckAll(specs []Spec) error {
 
 func (s *Spec) check() error {
 	if !regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,63}$`).MatchString(s.Name) {
-		return s.wrong("", "use letters, digits and underscores", "%.80q cannot be the name of a variable, as a secret's must", s.Name)
+		return s.wrong("", "use letters, digits and underscores",
+			"%.80q cannot be the name of a variable, as a secret's must", s.Name)
 	}
 	for _, part := range []func() error{s.checkSource, s.checkHosts, s.checkPlace, s.checkRest} {
 		if err := part(); err != nil {
@@ -210,7 +213,8 @@ func (s *Spec) checkSource() error {
 		return s.wrong("", "write one of file: /path, env: NAME, command: [/path/of/program, ARG]",
 			"it has %d sources, where it needs one", sources)
 	case s.File != "" && !plainPath(s.File):
-		return s.wrong("file", "write an absolute path, without ~, variables, . or ..", "the file is not named by a plain absolute path")
+		return s.wrong("file", "write an absolute path, without ~, variables, . or ..",
+			"the file is not named by a plain absolute path")
 	case s.Env != "" && !variable.MatchString(s.Env):
 		return s.wrong("env", "write the name of a variable", "%.80q is no name of a variable", s.Env)
 	case len(s.Command) > 0 && !plainPath(s.Command[0]):
@@ -402,4 +406,27 @@ func pathsMeet(a, b []string) bool {
 		}
 	}
 	return false
+}
+
+// CheckFile refuses a file of a secret that others can read or change, or that is none: info is of the file itself, euid who
+// reads it.
+func CheckFile(name string, info fs.FileInfo, euid int) error {
+	refuse := func(fix, why string, args ...any) error {
+		e := glovebox.Errorf(glovebox.CodeUnavailable, fix, "secret %s is not read from its file: %s", name,
+			fmt.Sprintf(why, args...))
+		e.Op = "secrets." + name + ".file"
+		return e
+	}
+	st, ok := info.Sys().(*syscall.Stat_t)
+	switch perm := info.Mode().Perm(); {
+	case !ok || !info.Mode().IsRegular():
+		return refuse("name the file itself", "it is no regular file")
+	case int(st.Uid) != euid && st.Uid != 0:
+		return refuse("chown it to the user who runs glovebox", "it belongs to user %d", st.Uid)
+	case perm != 0o600 && perm != 0o400:
+		return refuse("chmod 600 it", "its mode is %04o: others may read or change it", perm)
+	case st.Nlink > 1:
+		return refuse("make a file of its own for it", "it has other names, by hard links")
+	}
+	return nil
 }

@@ -11,12 +11,11 @@ import (
 	"syscall"
 
 	"glovebox"
-	"glovebox/internal/egress"
 )
 
-// What a client and its broker say to each other. The control socket is of kind SOCK_SEQPACKET: each message on it is an Opening
-// with one stream socket, and is not answered. The first stream brings a Setup and takes a Started; all others carry HTTP/2
-// in clear. When the control socket closes the broker ends.
+// What a client and its broker say to each other. The control socket is of kind SOCK_SEQPACKET: each message on it is an
+// Opening with one stream socket, and is not answered. The first stream brings a Setup and takes a Started; all others carry
+// HTTP/2 in clear. When the control socket closes the broker ends.
 
 // Opening says what a stream is for.
 type Opening struct {
@@ -142,24 +141,12 @@ const (
 	PathCheck   = "/check"
 )
 
-// Headers by which a broker tells its client, and nobody else, of a refusal: the reason, and the secret whose placeholder it
-// was.
+// Headers by which a broker tells its client of a refusal: the reason (an egress.Reason), and the secret whose placeholder
+// it was. No server can send them.
 const (
-	HeaderRefused = "Glovebox-Refused"
-	HeaderSecret  = "Glovebox-Secret"
+	HeaderReason = "Glovebox-Reason"
+	HeaderSecret = "Glovebox-Secret"
 )
-
-// Refusal is a request that the broker refused, or could not do. Nothing of a secret was sent.
-type Refusal struct {
-	Status int // HTTP
-	Reason egress.Reason
-	Text   string // what and why, for the program
-}
-
-// Error says why.
-func (r *Refusal) Error() string {
-	return "the broker refused the request: " + string(r.Reason) + ": " + r.Text
-}
 
 // SendOpening sends an Opening with a stream, which stays the caller's.
 func SendOpening(control *net.UnixConn, o Opening, stream *os.File) error {
