@@ -337,7 +337,7 @@ func (r *run) startRecord() trace.Start {
 // watch supervises the program to the end of its tree.
 func (r *run) watch(ctx context.Context) (facts, error) {
 	w := &watch{box: r.box, proc: r.proc, limits: r.decision.Grant.Limits, capture: r.capture, tell: r.tell,
-		drained: make(chan struct{}), violated: r.way.violated()}
+		drained: make(chan struct{}), violated: r.way.ends()}
 	f, err := w.run(ctx)
 	if err == nil {
 		return f, nil

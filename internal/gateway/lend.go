@@ -24,7 +24,7 @@ type Binding interface {
 const ReasonHeader = "Glovebox-Reason"
 
 // Finder looks through one stream. It is used by one goroutine at a time.
-type Finder interface {
+type Finder = interface {
 	// Find tells whether anything was found, in p or before.
 	Find(p []byte) bool
 }
