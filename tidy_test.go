@@ -215,6 +215,7 @@ func pictureRows(t *testing.T) map[string]int {
 // so that what init links stays small. The exceptions are in the table.
 func TestTidyModules(t *testing.T) {
 	importers := map[string][]string{
+		"github.com/aws/aws-sdk-go-v2":           {"internal/brokerd"},
 		"github.com/elastic/go-seccomp-bpf":      {"internal/seccomp/compile"},
 		"github.com/goccy/go-yaml":               {"cmd/glovebox"},
 		"github.com/godbus/dbus/v5":              {"internal/userscope"},
@@ -241,6 +242,7 @@ func TestTidyModules(t *testing.T) {
 			"driver/process",
 			"engine",
 			"internal/admission",
+			"internal/brokerd",
 			"internal/cgroup", "internal/guest",
 			"internal/hostside",
 			"internal/imagestore", "internal/kernelfile",

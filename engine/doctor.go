@@ -47,7 +47,7 @@ func (e *Engine) Doctor(ctx context.Context) (*glovebox.Report, error) {
 	recordErr := e.readRecord(ctx)
 	rung, limits := d.Grant.Isolation, d.Grant.Limits
 	if !d.Allow { // what it would need is told all the same
-		rung, limits = e.policy.Needs(glovebox.TrustInfluenced), e.policy.DefaultLimits()
+		rung, limits = e.policy().Needs(glovebox.TrustInfluenced), e.policy().DefaultLimits()
 	}
 	r.Default = d
 	memory, memoryErr := e.budget(limits.Memory, e.overhead(rung))

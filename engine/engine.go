@@ -89,7 +89,7 @@ type Image interface {
 // Engine implements glovebox.Service. It is safe for concurrent use.
 type Engine struct {
 	cfg     Config
-	policy  *policy.Policy
+	rules   policies
 	drivers map[glovebox.Isolation]driver.Driver
 	other   *other
 	image   func() (Image, error)
@@ -167,7 +167,7 @@ func New(cfg Config) (*Engine, error) {
 		}
 		e.drivers[d.Isolation()] = d
 	}
-	if e.policy, err = policy.New(cfg.Policy); err != nil {
+	if e.rules.now, err = policy.New(cfg.Policy); err != nil {
 		return nil, err
 	}
 	if e.network, err = e.newNetwork(); err != nil {

@@ -62,6 +62,7 @@ type attachment interface {
 	Over() []driver.File
 	Env() []string
 	Serve(*netwire.Host) error
+	Replace(*egress.Rules)
 	Usage() gateway.Usage
 	Close(context.Context) error
 }
@@ -223,6 +224,7 @@ func (r *run) openWay(ctx context.Context) error {
 	}
 	r.way = w
 	r.undo.Push("close the way out", w.close)
+	w.opened()
 	// What a request says itself counts before what serves its programs, but is no secret.
 	r.command.Env = environment(r.image, variables(w.attachment.Env()), r.req.Env, variables(placeholders))
 	return nil
@@ -323,6 +325,7 @@ func (w *way) end(ctx context.Context) {
 		return
 	}
 	w.ending.Do(func() {
+		w.ended()
 		w.mu.Lock()
 		w.over = true
 		w.mu.Unlock()

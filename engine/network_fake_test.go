@@ -109,6 +109,7 @@ func (f *fakeNetwork) left() (ways, netds int) {
 
 type fakeWay struct {
 	of    *fakeNetwork
+	rules *egress.Rules // by the last Replace
 	terms gateway.Terms
 	once  sync.Once
 	done  chan struct{}
@@ -125,6 +126,11 @@ func (w *fakeWay) Env() []string {
 	return []string{"SSL_CERT_FILE=/etc/glovebox/ca.pem", "HOME=/gateway", "TOKEN=gateway"}
 }
 func (w *fakeWay) Usage() gateway.Usage { return w.of.usage }
+func (w *fakeWay) Replace(rules *egress.Rules) {
+	w.of.mu.Lock()
+	defer w.of.mu.Unlock()
+	w.rules = rules
+}
 
 func (w *fakeWay) Serve(*netwire.Host) error {
 	for _, flow := range w.of.allows {

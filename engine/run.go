@@ -213,7 +213,7 @@ func (r *run) takeInputs(ctx context.Context) (err error) {
 		return err
 	}
 	r.given = filepath.Join(dir, "inputs")
-	r.inputs, err = takeInputs(ctx, r.policy, r.who, r.req.Inputs, r.given)
+	r.inputs, err = takeInputs(ctx, r.policy(), r.who, r.req.Inputs, r.given)
 	return err
 }
 

@@ -18,7 +18,7 @@ const decideLimit = 30 * time.Second
 func (e *Engine) decide(ctx context.Context, who glovebox.Principal, req glovebox.Request) glovebox.Decision {
 	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), decideLimit)
 	defer stop()
-	p := e.policy
+	p := e.policy()
 	if req.Image != "" && req.Image != hostImage {
 		names, err := e.stored.store.Names()
 		if err != nil {

@@ -46,12 +46,29 @@ const dataMemory = 320 * glovebox.MiB
 
 // ready is what an engine has ready. A nil *ready has nothing.
 type ready struct {
-	pool   *lease.Pool
-	limits glovebox.Limits // those that spares are made with
-	forks  bool
+	pool  *lease.Pool
+	forks bool
 	// network says that spares are made so that they can be given one, where that costs nothing. The kernel of the gVisor rung
 	// must have its device from the start: there spares with one are a kind of their own.
 	network bool
+
+	mu     sync.Mutex
+	limits glovebox.Limits // those that spares are made with: the policy's defaults
+	policy int             // how often it has changed
+}
+
+// change goes by the defaults of another policy: spares of the one before are discarded.
+func (w *ready) change(limits glovebox.Limits) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.limits, w.policy = limits, w.policy+1
+}
+
+// defaults are the limits that spares are made with now, and the count of the policy that they are of.
+func (w *ready) defaults() (glovebox.Limits, int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.limits, w.policy
 }
 
 // newReady makes the pool, or nil where there is to be none or nothing can be run anyway.
@@ -67,7 +84,7 @@ func (e *Engine) newReady() *ready {
 		e.cfg.Log.Error("have sandboxes ready: all runs start cold", "err", err)
 		return nil
 	}
-	return &ready{pool: pool, limits: e.policy.DefaultLimits(), forks: e.cfg.Pool.Forks,
+	return &ready{pool: pool, limits: e.policy().DefaultLimits(), forks: e.cfg.Pool.Forks,
 		network: e.network != nil}
 }
 
@@ -115,14 +132,15 @@ func (w *ready) kind(d driver.Warmer, tenant, lang string, cmd driver.Command, c
 		(image.Forks() || d.Isolation() != glovebox.IsolationProcess)
 	identity := image.Identity()
 	name, _, _ := strings.Cut(identity, "@")
-	return lease.Kind{Driver: d, Tenant: tenant, Trust: g.Trust, Image: name, Identity: identity, Root: image.Root(),
-		Limits: w.limits, Hold: hold, Fork: forks, Network: w.network && d.Isolation() != glovebox.IsolationGVisor}
+	limits, count := w.defaults()
+	return lease.Kind{Driver: d, Policy: count, Tenant: tenant, Trust: g.Trust, Image: name, Identity: identity, Root: image.Root(),
+		Limits: limits, Hold: hold, Fork: forks, Network: w.network && d.Isolation() != glovebox.IsolationGVisor}
 }
 
 // serves tells whether a sandbox that was made before could be just what a request asks for: its interpreter was started
 // with the default environment, for code of the default name, in a workspace of the default size.
 func (w *ready) serves(req glovebox.Request, lang, codeName string, l glovebox.Limits) bool {
-	d := w.limits
+	d, _ := w.defaults()
 	if len(req.Argv) > 0 || waitMemory[lang] == 0 || codeName != codeNames[lang] {
 		return false
 	}

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"glovebox"
@@ -67,6 +68,7 @@ type Door struct {
 	server http.Server
 	live   registry
 	health health
+	digest atomic.Pointer[string]
 }
 
 // New makes a Door.
@@ -81,6 +83,7 @@ func New(cfg Config) (*Door, error) {
 		cfg.Grace = graceTime
 	}
 	d := &Door{cfg: cfg, health: health{turn: make(chan struct{}, 1)}}
+	d.SetDigest(cfg.Digest)
 	d.server = http.Server{
 		Handler:           d,
 		ReadHeaderTimeout: headerTime,
@@ -91,6 +94,9 @@ func New(cfg Config) (*Door, error) {
 	}
 	return d, nil
 }
+
+// SetDigest says that the Service has another configuration from now on.
+func (d *Door) SetDigest(digest string) { d.digest.Store(&digest) }
 
 // Serve answers on l until Stop, and closes it. It may be called for several listeners. After Stop it returns nil.
 func (d *Door) Serve(l *net.UnixListener) error {
@@ -157,8 +163,8 @@ func (d *Door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c := &call{Door: d, w: w, r: r, rc: http.NewResponseController(w)}
 	_ = c.rc.SetWriteDeadline(time.Time{}) // of the connection's last request
 	h := w.Header()
-	if d.cfg.Digest != "" {
-		h.Set(headerConfig, d.cfg.Digest)
+	if digest := *d.digest.Load(); digest != "" {
+		h.Set(headerConfig, digest)
 	}
 	h["Date"] = nil // nobody asks for it
 	var err error
@@ -181,7 +187,7 @@ type call struct {
 
 // route finds what is asked for. The path is divided before it is unescaped, so that a name with a slash stays one.
 func (c *call) route() error {
-	if want := c.r.Header.Get(headerConfig); want != "" && want != c.cfg.Digest {
+	if want := c.r.Header.Get(headerConfig); want != "" && want != *c.digest.Load() {
 		c.w.Header().Set(headerNotRun, "configuration")
 		return glovebox.Errorf(glovebox.CodeConflict, "start the server again, or leave the header "+headerConfig+" out",
 			"this server has another configuration than the one that was demanded")

@@ -3,6 +3,7 @@ package policy
 import (
 	"fmt"
 	"net/netip"
+	"reflect"
 	"slices"
 
 	"glovebox"
@@ -15,7 +16,12 @@ type Egress struct {
 	AllowPrivate []string
 	// Rules are the operator's. A request selects from them.
 	Rules []glovebox.EgressRule
+	// Tenants maps a tenant to rules of its own, which are in place of those of Rules that allow. Those that deny hold for all.
+	Tenants map[string][]glovebox.EgressRule
 }
+
+// Any is false where there is nothing that a request could select.
+func (e Egress) Any() bool { return len(e.Rules)+len(e.Tenants) > 0 }
 
 // maxAllow bounds the hosts that one request may ask for, and maxRules those of a configuration.
 const (
@@ -23,55 +29,91 @@ const (
 	maxRules = 4096
 )
 
-// complete checks e and gives each rule a name and the networks that it has of e.
-func (e Egress) complete() ([]glovebox.EgressRule, error) {
-	var around []netip.Prefix
+// complete checks e and gives each rule a name and the networks that it has of e. The first result is what there is for
+// tenants that the second does not have.
+func (e Egress) complete() (all []glovebox.EgressRule, tenants map[string][]glovebox.EgressRule, err error) {
 	for _, cidr := range e.AllowPrivate {
-		network, err := egress.ParsePrivate(cidr)
-		if err != nil {
-			return nil, badKey("egress.allow_private", "name private networks only", "%v", err)
+		if _, err := egress.ParsePrivate(cidr); err != nil {
+			return nil, nil, badKey("egress.allow_private", "name private networks only", "%v", err)
 		}
-		around = append(around, network)
 	}
-	if len(e.Rules) > maxRules {
-		return nil, badKey("egress.rules", "write fewer, with *.example.com where that will do",
-			"there are %d rules, and there may be %d", len(e.Rules), maxRules)
+	if all, err = e.list("policy.egress", e.Rules); err != nil {
+		return nil, nil, err
 	}
-	rules := slices.Clone(e.Rules)
+	deny := slices.DeleteFunc(slices.Clone(all), func(r glovebox.EgressRule) bool { return !r.Deny })
+	tenants = map[string][]glovebox.EgressRule{}
+	for name, own := range e.Tenants {
+		rules, err := e.list(fmt.Sprintf("tenants.%s.egress", name), own)
+		if err != nil {
+			return nil, nil, err
+		}
+		tenants[name] = append(slices.Clip(deny), rules...)
+		if _, err := egress.Compile(tenants[name]); err != nil {
+			return nil, nil, bad("tenants", "give each rule an id of its own, or none", "tenant %s: %v", quote(name), err)
+		}
+	}
+	return all, tenants, nil
+}
+
+// list checks rules that stand at a key of the configuration.
+func (e Egress) list(key string, rules []glovebox.EgressRule) ([]glovebox.EgressRule, error) {
+	if len(rules) > maxRules {
+		return nil, bad(key+".rules", "write fewer, with *.example.com where that will do",
+			"there are %d rules, and there may be %d", len(rules), maxRules)
+	}
+	rules = slices.Clone(rules)
 	for i := range rules {
-		r, key := &rules[i], fmt.Sprintf("egress.rules.%d", i+1)
+		r, at := &rules[i], fmt.Sprintf("%s.rules.%d", key, i+1)
 		if _, err := egress.Compile(rules[i : i+1]); err != nil {
-			return nil, badKey(key, "mend the rule, or leave it out", "%v", err)
+			return nil, bad(at, "mend the rule, or leave it out", "%v", err)
 		}
 		if r.ID == "" {
-			r.ID = fmt.Sprintf("policy.%s", key)
+			r.ID = at
 		}
 		if len(r.AllowPrivate) == 0 && !r.Deny {
 			r.AllowPrivate = e.AllowPrivate
 			continue
 		}
 		for _, cidr := range r.AllowPrivate {
-			network, _ := egress.ParsePrivate(cidr) // which Compile has done
-			if len(around) > 0 && !within(around, network) {
-				return nil, badKey(key, "leave it out, or add it to policy.egress.allow_private",
-					"allow_private of the rule, %s, is not within policy.egress.allow_private", network)
+			if len(e.AllowPrivate) > 0 && !within(e.AllowPrivate, cidr) {
+				return nil, bad(at, "leave it out, or add it to policy.egress.allow_private",
+					"allow_private of the rule, %s, is not within policy.egress.allow_private", cidr)
 			}
 		}
 	}
 	if _, err := egress.Compile(rules); err != nil {
-		return nil, badKey("egress.rules", "give each rule an id of its own, or none", "%v", err)
+		return nil, bad(key+".rules", "give each rule an id of its own, or none", "%v", err)
 	}
 	return rules, nil
 }
 
-func within(around []netip.Prefix, network netip.Prefix) bool {
-	return slices.ContainsFunc(around, func(a netip.Prefix) bool {
-		return a.Bits() <= network.Bits() && a.Contains(network.Addr())
+// bad makes the error for a key of the configuration.
+func bad(key, fix, format string, args ...any) error {
+	e := glovebox.Errorf(glovebox.CodeInvalid, fix, format, args...)
+	e.Op = key
+	return e
+}
+
+// within compares networks that were checked.
+func within(around []string, cidr string) bool {
+	network := netip.MustParsePrefix(cidr)
+	return slices.ContainsFunc(around, func(a string) bool {
+		wide := netip.MustParsePrefix(a)
+		return wide.Bits() <= network.Bits() && wide.Contains(network.Addr())
 	})
 }
 
-// EgressRules are the rules that this policy selects from, each with its name.
-func (p *Policy) EgressRules() []glovebox.EgressRule { return slices.Clone(p.egress) }
+// EgressRules are the rules that a request of a tenant selects from, each with its name.
+func (p *Policy) EgressRules(tenant string) []glovebox.EgressRule {
+	return slices.Clone(p.rulesOf(tenant))
+}
+
+func (p *Policy) rulesOf(tenant string) []glovebox.EgressRule {
+	if own, ok := p.egressOf[tenant]; ok {
+		return own
+	}
+	return p.egress
+}
 
 // grantEgress is what a request may let leave: of the rules what it asks for, and where the owner typed it at the command
 // line what was typed. Rules that deny hold in any case.
@@ -92,7 +134,7 @@ func (p *Policy) grantEgress(who glovebox.Principal, allow []string) ([]glovebox
 		}
 		asks = append(asks, ask)
 	}
-	selected, missing, err := egress.Select(p.egress, asks)
+	selected, missing, err := egress.Select(p.rulesOf(who.Tenant), asks)
 	if err != nil {
 		return nil, invalid(fix, "allow: %v", err)
 	}
@@ -107,6 +149,39 @@ func (p *Policy) grantEgress(who glovebox.Principal, allow []string) ([]glovebox
 		selected = append(selected, r)
 	}
 	return named(selected), nil
+}
+
+// StillLeaves is what of rules that a run was granted, which may be by another policy, may leave by this one too: a rule that
+// is not as it was is left out, and what either policy denies is denied. So nothing opens that was closed.
+func (p *Policy) StillLeaves(who glovebox.Principal, allow []string, granted []glovebox.EgressRule) []glovebox.EgressRule {
+	var now []glovebox.EgressRule
+	for _, a := range allow {
+		rules, _ := p.grantEgress(who, []string{a}) // what would be refused now gives none
+		now = append(now, rules...)
+	}
+	for _, r := range p.egress {
+		if r.Deny {
+			now = append(now, r)
+		}
+	}
+	var kept []glovebox.EgressRule
+	for _, r := range granted {
+		if r.Deny || slices.ContainsFunc(now, func(n glovebox.EgressRule) bool { return sameRule(n, r) }) {
+			kept = append(kept, r)
+		}
+	}
+	for _, r := range now {
+		if r.Deny && !slices.ContainsFunc(kept, func(k glovebox.EgressRule) bool { return sameRule(k, r) }) {
+			kept = append(kept, r)
+		}
+	}
+	return named(kept)
+}
+
+// sameRule compares what rules say, not what they are called.
+func sameRule(a, b glovebox.EgressRule) bool {
+	a.ID, b.ID = "", ""
+	return reflect.DeepEqual(a, b)
 }
 
 // named gives rules that were selected twice names of their own.
@@ -134,8 +209,8 @@ func asRule(a egress.Ask) string {
 	return text
 }
 
-// Opens is true where rules let anybody reach what is asked for; else only whoever types it at the command line does.
-func (p *Policy) Opens(allow []string) bool {
-	_, refused := p.grantEgress(glovebox.Principal{}, allow)
+// Opens is true where rules let a tenant reach what is asked for; else only whoever types it at the command line does.
+func (p *Policy) Opens(tenant string, allow []string) bool {
+	_, refused := p.grantEgress(glovebox.Principal{Tenant: tenant}, allow)
 	return refused == nil
 }

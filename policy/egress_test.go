@@ -54,8 +54,34 @@ func TestEgressIsSelected(t *testing.T) {
 			}
 		})
 	}
-	if p.Opens([]string{"other.example.com"}) || !p.Opens([]string{"api.example.com"}) || !p.Opens(nil) {
+	if p.Opens("local", []string{"other.example.com"}) || !p.Opens("local", []string{"api.example.com"}) || !p.Opens("local", nil) {
 		t.Error("what the rules open to anybody is not what was selected")
+	}
+}
+
+// TestTenantsHaveTheirOwn: rules of a tenant are in place of those for all, also when they are none, but for what is denied.
+func TestTenantsHaveTheirOwn(t *testing.T) {
+	deny := glovebox.EgressRule{ID: "no", Host: "bad.example.com", Deny: true}
+	p := mustNew(t, Config{Egress: Egress{
+		Rules:   []glovebox.EgressRule{{Host: "all.example.com"}, deny},
+		Tenants: map[string][]glovebox.EgressRule{"none": {}, "own": {{Host: "own.example.com"}, {Host: "bad.example.com"}}},
+	}})
+	for _, tt := range []struct {
+		tenant, host string
+		want         bool
+	}{
+		{"local", "all.example.com", true}, {"local", "own.example.com", false}, {"own", "all.example.com", false},
+		{"own", "own.example.com", true}, {"none", "all.example.com", false}, {"none", "own.example.com", false},
+	} {
+		if p.Opens(tt.tenant, []string{tt.host}) != tt.want {
+			t.Errorf("%s to %s", tt.tenant, tt.host)
+		}
+	}
+	if got := p.EgressRules("own"); len(got) != 3 || got[0].ID != "no" || got[1].ID != "tenants.own.egress.rules.1" {
+		t.Errorf("%+v", got)
+	}
+	if got := p.EgressRules("none"); len(got) != 1 || !got[0].Deny {
+		t.Errorf("%+v", got)
 	}
 }
 
@@ -68,7 +94,10 @@ func TestEgressRefused(t *testing.T) {
 		"wide":             {Egress{Rules: []glovebox.EgressRule{{Host: "a.example.com"}, {Host: "*.com"}}}, "policy.egress.rules.2"},
 		"loopback":         {Egress{AllowPrivate: []string{"127.0.0.0/8"}}, "policy.egress.allow_private"},
 		"beyond the whole": {Egress{AllowPrivate: []string{"10.1.0.0/16"}, Rules: []glovebox.EgressRule{{Host: "a.example.com", AllowPrivate: []string{"10.0.0.0/8"}}}}, "policy.egress.rules.1"},
-		"one id twice":     {Egress{Rules: []glovebox.EgressRule{{ID: "a", Host: "a.example.com"}, {ID: "a", Host: "b.example.com"}}}, "policy.egress.rules"},
+		"tenant's":         {Egress{Tenants: map[string][]glovebox.EgressRule{"acme": {{Host: "*.com"}}}}, "tenants.acme.egress.rules.1"},
+		"tenant's id": {Egress{Rules: []glovebox.EgressRule{{ID: "a", Host: "a.example.com", Deny: true}},
+			Tenants: map[string][]glovebox.EgressRule{"acme": {{ID: "a", Host: "b.example.com"}}}}, "tenants"},
+		"one id twice": {Egress{Rules: []glovebox.EgressRule{{ID: "a", Host: "a.example.com"}, {ID: "a", Host: "b.example.com"}}}, "policy.egress.rules"},
 	} {
 		_, err := New(Config{Egress: tt.egress})
 		e, ok := err.(*glovebox.Error)

@@ -8,6 +8,7 @@ package policy
 
 import (
 	"fmt"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -34,6 +35,10 @@ type Config struct {
 	Limits Limits
 	// Egress is what may leave.
 	Egress Egress
+	// Secrets are those that may be lent, and TenantSecrets the names of those that a tenant may have; one that is not in it may
+	// have all.
+	Secrets       []Secret
+	TenantSecrets map[string][]string
 	// Images are the runtime images that may be named besides host; empty means all that there are.
 	Images []string
 	// InputRoots are the folders beneath which principals other than the owner may name inputs: absolute, clean, not the
@@ -53,6 +58,10 @@ type Policy struct {
 	roots   []string
 	egress  []glovebox.EgressRule
 	private []string // networks of what the owner types
+	// egressOf are the rules of tenants that have their own.
+	egressOf map[string][]glovebox.EgressRule
+	secrets  []Secret
+	lent     map[string][]string // the names of secrets that a tenant may have; not there: all
 }
 
 // New checks c and makes a Policy of it; it keeps no reference to c's maps and slices. A configuration that contradicts
@@ -79,13 +88,17 @@ func New(c Config) (*Policy, error) {
 			return nil, err
 		}
 	}
-	rules, err := c.Egress.complete()
+	rules, rulesOf, err := c.Egress.complete()
 	if err != nil {
+		return nil, err
+	}
+	if err := checkSecrets(c.Secrets, c.TenantSecrets); err != nil {
 		return nil, err
 	}
 	return &Policy{rungs: rungs, remote: c.Remote, tenants: tenants, limits: limits, named: slices.Clone(c.OnlyNamed),
 		images: slices.Clone(c.Images), roots: slices.Clone(c.InputRoots), egress: rules,
-		private: slices.Clone(c.Egress.AllowPrivate)}, nil
+		private: slices.Clone(c.Egress.AllowPrivate), egressOf: rulesOf, secrets: slices.Clone(c.Secrets),
+		lent: maps.Clone(c.TenantSecrets)}, nil
 }
 
 // WithImages is the same policy where there are images of these names besides host. Without it there is host alone.
@@ -139,9 +152,13 @@ func (p *Policy) Decide(who glovebox.Principal, req glovebox.Request, can Machin
 	if refused != nil {
 		return *refused
 	}
+	lent, refused := p.grantSecrets(who, req.Secrets, leaves)
+	if refused != nil {
+		return *refused
+	}
 	d := p.rung(who.Tenant, req, can)
 	if d.Allow {
-		d.Grant.Image, d.Grant.Limits, d.Grant.Egress = image, limits, leaves
+		d.Grant.Image, d.Grant.Limits, d.Grant.Egress, d.Grant.Secrets = image, limits, leaves, lent
 	}
 	return d
 }

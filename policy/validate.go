@@ -153,7 +153,6 @@ func checkBuilt(r *glovebox.Request) *glovebox.Decision {
 		name string
 		set  bool
 	}{
-		{"secret", len(r.Secrets) > 0},
 		{"session", r.Session != ""},
 		{"interpreter", r.Interpreter},
 		{"detach", r.Detach},

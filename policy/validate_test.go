@@ -68,7 +68,7 @@ func TestRefusedRequests(t *testing.T) {
 			"-- python3"},
 		{"env large", code(glovebox.Request{Env: map[string]string{"A": strings.Repeat("x", 128<<10)}}), "invalid", "--stdin"},
 		{"stdin twice", code(glovebox.Request{Stdin: "a", StdinFrom: strings.NewReader("b")}), "invalid", "twice"},
-		{"secret", code(glovebox.Request{Secrets: []glovebox.SecretRef{{}}}), "unavailable", "secret is not available"},
+		{"secret", code(glovebox.Request{Secrets: []glovebox.SecretRef{{}}}), "denied", "`glovebox secret ls`"},
 		{"session", code(glovebox.Request{Session: "s"}), "unavailable", "session is not available"},
 		{"interpreter", code(glovebox.Request{Interpreter: true}), "unavailable", "interpreter is not available"},
 		{"detach", code(glovebox.Request{Detach: true}), "unavailable", "detach is not available"},

@@ -129,7 +129,7 @@ func (a *app) attack(cfg attack.Config, asked glovebox.Isolation) (err error) {
 	if err != nil {
 		return err
 	}
-	caught, letGo := catch()
+	caught, letGo := catch(endings...)
 	defer letGo()
 	svc, err := a.open(s, logger(a.errs))
 	if err != nil {

@@ -72,7 +72,7 @@ func (a *app) bench(b *benchFlags) error {
 	if b.Program, err = os.Executable(); err != nil {
 		return glovebox.Internal("find the program", err)
 	}
-	caught, letGo := catch()
+	caught, letGo := catch(endings...)
 	defer letGo()
 	b.Who, b.Settings = a.owner(), s.process.keys()
 	b.Engine = func(config string) (glovebox.Service, error) {

@@ -233,7 +233,8 @@ func (s *settings) schema() *key {
 			}},
 			"input_roots": {item: func(v string) error { s.policy.InputRoots = append(s.policy.InputRoots, v); return nil }},
 			"egress": {keys: map[string]*key{
-				"allow_private": words(&s.policy.Egress.AllowPrivate), "rules": {each: s.egressRule},
+				"allow_private": words(&s.policy.Egress.AllowPrivate),
+				"rules":         {each: func() *element { return s.egressRule(&s.policy.Egress.Rules) }},
 			}},
 		}},
 		"drivers": {keys: map[string]*key{

@@ -12,8 +12,8 @@ func words(to *[]string) *key {
 	return &key{item: func(v string) error { *to = append(*to, v); return nil }}
 }
 
-// egressRule reads one of policy.egress.rules.
-func (s *settings) egressRule() *element {
+// egressRule reads one of policy.egress.rules, or of a tenant's.
+func (s *settings) egressRule(to *[]glovebox.EgressRule) *element {
 	var r glovebox.EgressRule
 	return &element{
 		keys: map[string]*key{
@@ -49,7 +49,7 @@ func (s *settings) egressRule() *element {
 			if _, err := policy.New(policy.Config{Egress: one}); err != nil {
 				return err
 			}
-			s.policy.Egress.Rules = append(s.policy.Egress.Rules, r)
+			*to = append(*to, r)
 			return nil
 		},
 	}

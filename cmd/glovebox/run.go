@@ -100,7 +100,7 @@ func surplus(word string) error {
 
 // execute runs the request and shows what came of it.
 func (a *app) execute(cmd *cobra.Command, f *runFlags) (err error) {
-	caught, letGo := catch()
+	caught, letGo := catch(endings...)
 	defer letGo()
 	if err := f.complete(cmd); err != nil {
 		return err
@@ -153,16 +153,16 @@ func (a *app) execute(cmd *cobra.Command, f *runFlags) (err error) {
 	return err
 }
 
-// catch begins to catch the signals that end a run. caught waits until they are and returns a context that ends with the
+// catch begins to catch signals, which end a run. caught waits until they are and returns a context that ends with the
 // first; a second is like the first, since nothing of a run is left behind to end sooner. letGo gives the signals their
 // usual effect back. Both work beside the caller: to take or give back a signal waits for another thread, a third of a
 // millisecond each.
-func catch() (caught func() context.Context, letGo func()) {
+func catch(these ...os.Signal) (caught func() context.Context, letGo func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	signals, set := make(chan os.Signal, 1), make(chan struct{})
 	go func() {
 		defer close(set)
-		signal.Notify(signals, endings...)
+		signal.Notify(signals, these...)
 	}()
 	go func() {
 		select {

@@ -72,15 +72,24 @@ func (r *remoteSettings) open(uid int) (engine.Remote, error) {
 	return engine.Remote{Service: client.New(client.Config{Socket: socket, UID: uid}), Name: r.url}, nil
 }
 
-// tenant reads one of tenants.
+// tenant reads one of tenants. What it has of its own bounds it, also when that is nothing.
 func (s *settings) tenant() *element {
-	name := ""
-	var rungs []glovebox.Isolation
+	var (
+		name    string
+		rungs   []glovebox.Isolation
+		rules   = []glovebox.EgressRule{}
+		secrets = []string{}
+		one     policy.Config
+	)
 	return &element{
 		keys: map[string]*key{
 			"name":   scalar(func(v string) error { name = v; return nil }),
 			"rungs":  {item: func(v string) error { rungs = append(rungs, glovebox.Isolation(v)); return nil }},
-			"budget": missingKey, "tokens": missingKey, "limits": missingKey, "egress": missingKey, "secrets": missingKey,
+			"budget": missingKey, "tokens": missingKey, "limits": missingKey,
+			"egress": {keys: map[string]*key{"rules": {each: func() *element { return s.egressRule(&rules) }}},
+				seen: func() { one.Egress.Tenants = map[string][]glovebox.EgressRule{} }},
+			"secrets": {item: func(v string) error { secrets = append(secrets, v); return nil },
+				seen: func() { one.TenantSecrets = map[string][]string{} }},
 		},
 		done: func() error {
 			if name == "" {
@@ -89,15 +98,33 @@ func (s *settings) tenant() *element {
 			if _, twice := s.policy.Tenants[name]; twice {
 				return glovebox.Errorf(glovebox.CodeInvalid, "keep one of them", "the tenant %q is there twice", short(name))
 			}
-			one := map[string][]glovebox.Isolation{name: rungs}
-			if _, err := policy.New(policy.Config{Tenants: one}); err != nil {
+			one.Tenants = map[string][]glovebox.Isolation{name: rungs}
+			if _, err := policy.New(policy.Config{Tenants: one.Tenants}); err != nil {
 				return err
 			}
-			if s.policy.Tenants == nil {
-				s.policy.Tenants = map[string][]glovebox.Isolation{}
-			}
-			s.policy.Tenants[name] = rungs
+			s.addTenant(name, one, rules, secrets)
 			return nil
 		},
+	}
+}
+
+// addTenant keeps what a tenant has of its own.
+func (s *settings) addTenant(name string, one policy.Config, rules []glovebox.EgressRule, secrets []string) {
+	p := &s.policy
+	if p.Tenants == nil {
+		p.Tenants = map[string][]glovebox.Isolation{}
+	}
+	p.Tenants[name] = one.Tenants[name]
+	if one.Egress.Tenants != nil {
+		if p.Egress.Tenants == nil {
+			p.Egress.Tenants = one.Egress.Tenants
+		}
+		p.Egress.Tenants[name] = rules
+	}
+	if one.TenantSecrets != nil {
+		if p.TenantSecrets == nil {
+			p.TenantSecrets = one.TenantSecrets
+		}
+		p.TenantSecrets[name] = secrets
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"glovebox"
 	"glovebox/httpapi"
 	"glovebox/internal/lockfile"
+	"glovebox/policy"
 )
 
 // drainLimit is how long a server that is told to stop waits for the runs in progress.
@@ -32,7 +33,8 @@ func (a *app) serveCommand() *cobra.Command {
 		Long: "Serve runs over HTTP on a unix socket, to this user alone.\n\n" +
 			"The socket is " + "$XDG_RUNTIME_DIR/glovebox/sock, for root /run/glovebox/sock, unless --listen or listen in the\n" +
 			"configuration names another. There run and exec find it by themselves if it has their configuration. A signal to\n" +
-			"end lets runs in progress end first; a second one, or the end of --drain, cancels them.",
+			"end lets runs in progress end first; a second one, or the end of --drain, cancels them. SIGHUP has it read\n" +
+			"policy of its configuration again.",
 		Args: noArgs,
 		RunE: func(*cobra.Command, []string) error { return a.serve(listen, time.Duration(drain)) },
 	}
@@ -43,6 +45,9 @@ func (a *app) serveCommand() *cobra.Command {
 	return cmd
 }
 
+// serverEndings are the signals that end a server. SIGHUP has it read its policy again.
+var serverEndings = []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGQUIT}
+
 // serve serves until a signal ends it.
 func (a *app) serve(listen []string, drain time.Duration) (err error) {
 	if err := a.ownServer("serve"); err != nil {
@@ -51,8 +56,11 @@ func (a *app) serve(listen []string, drain time.Duration) (err error) {
 	if drain < 0 {
 		return glovebox.Errorf(glovebox.CodeInvalid, "leave the sign out", "--drain %v is negative", drain)
 	}
-	caught, letGo := catch()
+	caught, letGo := catch(serverEndings...)
 	defer letGo()
+	reloads := make(chan os.Signal, 1)
+	signal.Notify(reloads, syscall.SIGHUP)
+	defer signal.Stop(reloads)
 	s, err := a.settings()
 	if err != nil {
 		return err
@@ -89,19 +97,61 @@ func (a *app) serve(listen []string, drain time.Duration) (err error) {
 	if err != nil {
 		return err
 	}
+	fmt.Fprintf(a.out, "listening on unix:%s\n", path)
+	return a.serveUntil(signals, reloads, door, l, drain, func() { s = a.reload(s, svc, door, log) })
+}
+
+// serveUntil serves at l until signals end, and does reload for each of reloads.
+func (a *app) serveUntil(signals context.Context, reloads <-chan os.Signal, door *httpapi.Door, l *net.UnixListener,
+	drain time.Duration, reload func()) (err error) {
 	served := make(chan error, 1)
 	go func() { served <- door.Serve(l) }()
-	fmt.Fprintf(a.out, "listening on unix:%s\n", path)
-	select {
-	case err = <-served:
-		err = errors.Join(errors.New("the server stopped by itself"), err)
-	case <-signals.Done():
+	for going := true; going; {
+		select {
+		case err = <-served:
+			err, going = errors.Join(errors.New("the server stopped by itself"), err), false
+		case <-signals.Done():
+			going = false
+		case <-reloads:
+			reload()
+		}
 	}
 	stopErr := a.stopServing(door, drain)
 	if err != nil || stopErr != nil {
 		return glovebox.Internal("serve", errors.Join(err, stopErr))
 	}
 	return glovebox.Internal("serve", <-served)
+}
+
+// reload has the server go by what its configuration says of policy now. What cannot be used, and what would need another
+// server, changes nothing, and the operator is told. It returns the settings in force.
+func (a *app) reload(now settings, svc glovebox.Service, door *httpapi.Door, log *slog.Logger) settings {
+	next, err := a.settings()
+	if err == nil {
+		same := next
+		same.policy = now.policy
+		if same.digest() != now.digest() {
+			err = glovebox.Errorf(glovebox.CodeConflict, "restart the server", "more than policy has changed in the configuration")
+		}
+	}
+	if err == nil {
+		err = svc.(interface{ SetPolicy(policy.Config) error }).SetPolicy(next.policy)
+	}
+	if err != nil {
+		log.Error("read the policy again: the one before stays in force", "err", err, "fix", fixOf(err))
+		return now
+	}
+	door.SetDigest(next.digest())
+	log.Info("the policy was read again")
+	return next
+}
+
+func fixOf(err error) string {
+	var known *glovebox.Error
+	if errors.As(err, &known) {
+		return known.Fix
+	}
+	return ""
 }
 
 // serverService opens the engine of a server. What a server's engine has and that of a command has not is said here.
@@ -112,7 +162,7 @@ func (a *app) serverService(s settings, path string, log *slog.Logger) (glovebox
 
 // stopServing lets runs in progress end, within a bound or until the next signal.
 func (a *app) stopServing(door *httpapi.Door, drain time.Duration) error {
-	next, stop := signal.NotifyContext(context.Background(), endings...)
+	next, stop := signal.NotifyContext(context.Background(), serverEndings...)
 	defer stop()
 	ctx, done := context.WithTimeout(next, drain)
 	defer done()

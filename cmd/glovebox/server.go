@@ -59,13 +59,13 @@ func (a *app) runService() (glovebox.Service, error) {
 type nearby struct {
 	glovebox.Service
 	local func() (glovebox.Service, error)
-	opens func(allow []string) bool // what a server opens for anybody; the rest is for what is typed here
+	opens func(tenant string, allow []string) bool // what a server opens for anybody; the rest is for what is typed here
 }
 
 // Run implements glovebox.Runs.
 func (n *nearby) Run(ctx context.Context, who glovebox.Principal, req glovebox.Request, sink glovebox.Sink) (
 	*glovebox.Result, error) {
-	if n.opens(req.Allow) {
+	if n.opens(who.Tenant, req.Allow) {
 		res, err := n.Service.Run(ctx, who, req, sink)
 		if !errors.Is(err, client.ErrNotSent) {
 			return res, err

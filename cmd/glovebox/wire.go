@@ -62,7 +62,7 @@ func open(s settings, log *slog.Logger) (glovebox.Service, error) {
 	cfg.Network = engine.Network{Jail: jail, Gateway: func() (*gateway.Gateway, error) { return s.gateway.open(log) }}
 	if s.serves {
 		cfg.Pool = s.pool
-		if len(s.policy.Egress.Rules) > 0 { // without rules nothing is ever granted
+		if s.policy.Egress.Any() { // without rules nothing is ever granted
 			cfg.Network.Ready = max(s.gateway.ready, 0)
 		}
 	}

@@ -20,6 +20,7 @@ type key struct {
 	value   func(string) error // it holds one value
 	item    func(string) error // it holds a list of values, each given to item
 	each    func() *element    // it holds a list of mappings
+	seen    func()             // is told that the key is there, whatever it holds; may be nil
 	missing bool               // it is known and not built
 }
 
@@ -90,6 +91,9 @@ func (s *settings) wrong(n ast.Node, path, fix, format string, args ...any) erro
 
 // walk reads node as k demands. path is the key's full name, empty at the top.
 func (s *settings) walk(k *key, path string, node ast.Node) error {
+	if k.seen != nil {
+		k.seen()
+	}
 	switch {
 	case k.missing:
 		e := s.wrong(node, path, "remove the key", "it is not available in this version").(*glovebox.Error)

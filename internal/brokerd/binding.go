@@ -5,8 +5,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
-	"io"
-	"log"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httputil"
@@ -213,6 +212,6 @@ func (b *binding) newProxy() *httputil.ReverseProxy {
 		FlushInterval:  -1,
 		ModifyResponse: scrubResponse,
 		ErrorHandler:   failed,
-		ErrorLog:       log.New(io.Discard, "", 0), // it could quote a request
+		ErrorLog:       slog.NewLogLogger(slog.DiscardHandler, slog.LevelError), // it could quote a request
 	}
 }

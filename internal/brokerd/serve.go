@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log"
 	"log/slog"
 	"net"
 	"net/http"
@@ -125,7 +124,7 @@ func newServer(setup broker.Setup, cfg Config) (*server, error) {
 	protocols.SetUnencryptedHTTP2(true)
 	s.http = &http.Server{
 		Handler: s, Protocols: protocols, MaxHeaderBytes: 256 << 10,
-		ErrorLog: log.New(io.Discard, "", 0), // it could quote a request
+		ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError), // it could quote a request
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
 			return context.WithValue(ctx, openingKey{}, c.(*tagged).opening)
 		},

@@ -14,7 +14,8 @@ import (
 // Bounds of HTTP on the sandbox's side.
 const (
 	maxHeader  = 64 << 10
-	maxStreams = 100 // of one connection of HTTP/2
+	maxStreams = 64        // of one connection of HTTP/2
+	maxUpload  = 256 << 10 // bytes of one such connection that were sent and not read yet
 	idleTime   = 5 * time.Minute
 )
 
@@ -75,7 +76,7 @@ func (a *Attachment) newServer() *http.Server {
 			}
 		},
 		HTTP2: &http.HTTP2Config{
-			MaxConcurrentStreams: maxStreams, MaxReceiveBufferPerConnection: 1 << 20, MaxReceiveBufferPerStream: 512 << 10,
+			MaxConcurrentStreams: maxStreams, MaxReceiveBufferPerConnection: maxUpload, MaxReceiveBufferPerStream: maxUpload,
 		},
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"glovebox"
+	"glovebox/internal/broker"
 	"glovebox/internal/egress"
 )
 
@@ -30,6 +31,7 @@ type exchange struct {
 	began    time.Time
 	status   int
 	up, down atomic.Int64 // bytes of bodies
+	before   [2]int64     // bytes of the connection when it began
 	failure  *refusal     // how it failed, if it did
 	err      error        // for the operator
 	expiry   *time.Timer
@@ -50,12 +52,21 @@ var (
 func (a *Attachment) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f := r.Context().Value(flowKey{}).(*flow)
 	f.requests.Add(1)
+	busy := a.busy.Add(1)
+	defer a.busy.Add(-1)
+	if busy > 2*int64(a.gateway.config.Quotas.Requests) {
+		panic(http.ErrAbortHandler) // a program that does not read its answers does not make more of them
+	}
 	if f.denial != nil {
 		w.Header().Set("Connection", "close")
 		f.denial.answer(w, f.name, f.port)
 		return
 	}
-	x := &exchange{a: a, f: f, r: r, began: now()}
+	x := &exchange{a: a, f: f, r: r, began: now(), before: [2]int64{f.up.Load(), f.down.Load()}}
+	if busy > int64(a.gateway.config.Quotas.Requests) {
+		x.refuse(w, refusal{status: http.StatusTooManyRequests, reason: egress.ReasonQuota})
+		return
+	}
 	if refused := x.judge(); refused != nil {
 		x.refuse(w, *refused)
 		return
@@ -130,7 +141,6 @@ func (x *exchange) judge() *refusal {
 		x.upgrade = true
 	}
 	if x.a.betrays(x) {
-		x.a.betrayed()
 		return &refusal{reason: egress.ReasonSecretWrongHost, rule: x.verdict.Rule}
 	}
 	return nil
@@ -231,6 +241,9 @@ func shownMethod(m string) string { return m[:min(len(m), 32)] }
 func (x *exchange) tell() {
 	f := glovebox.EgressFlow{Host: x.f.name, Port: int(x.f.port), Allowed: true, Layer: layerHTTP, Rule: x.verdict.Rule,
 		Method: shownMethod(x.r.Method), Path: x.path, BytesUp: x.up.Load(), BytesDown: x.down.Load()}
+	if x.status == http.StatusSwitchingProtocols {
+		f.BytesUp, f.BytesDown = x.f.up.Load()-x.before[0], x.f.down.Load()-x.before[1]
+	}
 	if x.f.broker {
 		f.Layer = layerBroker
 	}
@@ -270,7 +283,7 @@ type upload struct {
 	io.ReadCloser
 	x    *exchange
 	left int64 // below 0 there is no bound
-	find Finder
+	find broker.Finder
 }
 
 func (u *upload) Read(p []byte) (int, error) {
@@ -282,7 +295,6 @@ func (u *upload) Read(p []byte) (int, error) {
 		}
 	}
 	if u.find != nil && (u.find.Find(p[:n]) || err == io.EOF && u.inTrailer()) {
-		u.x.a.betrayed()
 		return 0, errPlaceholder
 	}
 	if err != nil && err != io.EOF {
@@ -295,7 +307,7 @@ func (u *upload) Read(p []byte) (int, error) {
 func (u *upload) inTrailer() bool {
 	for _, values := range u.x.r.Trailer {
 		for _, v := range values {
-			if f := u.x.finder(); f != nil && f.Find([]byte(v)) {
+			if u.x.finder().Find([]byte(v)) {
 				return true
 			}
 		}

@@ -11,22 +11,23 @@ import (
 	"strings"
 	"sync"
 
+	"glovebox/internal/broker"
 	"glovebox/internal/egress"
 	"glovebox/internal/upstream"
 )
 
-// copySize is the size of a buffer between two connections.
-const copySize = 128 << 10
-
-// buffers lends what bodies are copied through.
+// buffers lends what is copied through, of one size.
 type buffers struct{ pool sync.Pool }
 
-func newBuffers() *buffers {
-	return &buffers{sync.Pool{New: func() any { return new([copySize]byte) }}}
+func newBuffers(size int) *buffers {
+	return &buffers{sync.Pool{New: func() any {
+		b := make([]byte, size)
+		return &b
+	}}}
 }
 
-func (b *buffers) Get() []byte  { return b.pool.Get().(*[copySize]byte)[:] }
-func (b *buffers) Put(p []byte) { b.pool.Put((*[copySize]byte)(p)) }
+func (b *buffers) Get() []byte  { return *b.pool.Get().(*[]byte) }
+func (b *buffers) Put(p []byte) { b.pool.Put(&p) }
 
 // newProxy is what writes requests anew and brings back the answers, as they come.
 func (a *Attachment) newProxy() *httputil.ReverseProxy {
@@ -36,7 +37,7 @@ func (a *Attachment) newProxy() *httputil.ReverseProxy {
 		FlushInterval:  -1,
 		ModifyResponse: modify,
 		ErrorHandler:   failed,
-		BufferPool:     a.gateway.buffers,
+		BufferPool:     a.gateway.bodies,
 		ErrorLog:       slog.NewLogLogger(slog.DiscardHandler, slog.LevelError), // see newServer
 	}
 }
@@ -77,12 +78,6 @@ var errPath = errors.New("the path has no one form")
 func modify(res *http.Response) error {
 	x := exchangeOf(res.Request.Context())
 	x.status = res.StatusCode
-	if reason := res.Header.Get(ReasonHeader); reason != "" {
-		res.Header.Del(ReasonHeader)
-		if x.bound() {
-			x.failure = &refusal{status: res.StatusCode, reason: egress.Reason(reason)}
-		}
-	}
 	for _, name := range []string{"Alt-Svc", "Alternate-Protocol", "Via", "Proxy-Authenticate"} {
 		res.Header.Del(name)
 	}
@@ -133,11 +128,14 @@ func failed(w http.ResponseWriter, r *http.Request, err error) {
 
 // classify gives an error its reason. None means that there is nobody to be told.
 func classify(err error) refusal {
+	var lent *broker.Refusal
 	var dial *upstream.Error
 	var cert *tls.CertificateVerificationError
 	var record tls.RecordHeaderError
 	var alert tls.AlertError
 	switch {
+	case errors.As(err, &lent):
+		return refusal{status: lent.Status, reason: lent.Reason, text: lent.Text}
 	case errors.Is(err, errBodyLimit):
 		return refusal{status: http.StatusRequestEntityTooLarge, reason: egress.ReasonBodyCap}
 	case errors.Is(err, errPlaceholder):

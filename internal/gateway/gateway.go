@@ -35,6 +35,7 @@ type Config struct {
 // Quotas bound what one sandbox may do, beside the bytes of its run's limits.
 type Quotas struct {
 	Flows             int           // connections at a time; 0 means 256
+	Requests          int           // of HTTP at a time; 0 means 128
 	RequestsPerMinute int           // of HTTP, in all; 0 means 3000
 	HostBytes         glovebox.Size // to and from one name; 0 means no bound of its own
 }
@@ -44,7 +45,8 @@ type Gateway struct {
 	config  Config
 	roots   *x509.CertPool
 	store   []byte // the same as Java has it
-	buffers *buffers
+	bodies  *buffers
+	streams *buffers
 
 	mu       sync.Mutex
 	attached map[*Attachment]struct{}
@@ -60,17 +62,21 @@ func New(config Config) (*Gateway, error) {
 		config.Log = slog.New(slog.DiscardHandler)
 	}
 	q := &config.Quotas
-	if q.Flows < 0 || q.RequestsPerMinute < 0 || q.HostBytes < 0 {
+	if q.Flows < 0 || q.Requests < 0 || q.RequestsPerMinute < 0 || q.HostBytes < 0 {
 		return nil, glovebox.Errorf(glovebox.CodeInvalid, "give positive numbers, or none for the usual ones",
 			"a quota of the gateway is negative")
 	}
 	if q.Flows == 0 {
 		q.Flows = 256
 	}
+	if q.Requests == 0 {
+		q.Requests = 128
+	}
 	if q.RequestsPerMinute == 0 {
 		q.RequestsPerMinute = 3000
 	}
-	g := &Gateway{config: config, roots: x509.NewCertPool(), buffers: newBuffers(), attached: map[*Attachment]struct{}{}}
+	g := &Gateway{config: config, roots: x509.NewCertPool(), attached: map[*Attachment]struct{}{},
+		bodies: newBuffers(32 << 10), streams: newBuffers(128 << 10)}
 	var certs []*x509.Certificate
 	for rest := config.Roots; ; {
 		var block *pem.Block

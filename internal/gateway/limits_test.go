@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -59,6 +60,58 @@ func TestQuotas(t *testing.T) {
 		}
 		if i == 3 && (code != 429 || refusalOf(t, body).Reason != "quota") {
 			t.Error(code, body)
+		}
+	}
+}
+
+// TestRequestsAtATime: HTTP/2 has many requests in few connections.
+func TestRequestsAtATime(t *testing.T) {
+	r := newRig(t, terms{rules: good, quotas: gateway.Quotas{Requests: 4}})
+	r.server("good.test", 443, true, true, func(w http.ResponseWriter, req *http.Request) {
+		w.WriteHeader(200)
+		_ = http.NewResponseController(w).Flush()
+		<-req.Context().Done()
+	})
+	c := r.client(true)
+	for i := range 6 {
+		res, err := c.Get("https://good.test/")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+		if want := 200; i < 4 && res.StatusCode != want || i >= 4 && res.StatusCode != 429 {
+			t.Errorf("request %d: %d", i, res.StatusCode)
+		}
+	}
+	r.waitDenied(egress.ReasonQuota)
+}
+
+// TestNothingIsLeft: what an attachment started has ended with it.
+func TestNothingIsLeft(t *testing.T) {
+	before := runtime.NumGoroutine()
+	r := newRig(t, terms{rules: []glovebox.EgressRule{{Host: "good.test"}, {Host: "sni.test", Mode: "sni"}}})
+	r.server("good.test", 443, true, true, hello)
+	r.server("sni.test", 443, true, true, hello)
+	r.cas.AddCert(ca(t).cert)
+	servers := runtime.NumGoroutine()
+	for range 20 {
+		c := r.client(true)
+		get(t, c, "https://good.test/")
+		get(t, c, "https://sni.test/")
+		_, _ = c.Get("https://evil.test/")
+		r.must("good.test", 443)
+	}
+	if err := r.a.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		n := runtime.NumGoroutine()
+		if n <= servers+2 {
+			break
+		}
+		if time.Now().After(deadline) {
+			buf := make([]byte, 1<<20)
+			t.Fatalf("%d goroutines, %d before:\n%s", n, before, buf[:runtime.Stack(buf, true)])
 		}
 	}
 }

@@ -14,6 +14,7 @@ type refusal struct {
 	reason egress.Reason
 	rule   string
 	layer  string
+	text   string // what and why, where the reason alone says too little
 }
 
 // refusalBody is a refusal as JSON.
@@ -29,7 +30,7 @@ type refusalBody struct {
 var explanations = map[egress.Reason][2]string{
 	egress.ReasonNameInvalid: {"this is no host name", "use the plain name of the server"},
 	egress.ReasonHostNotAllowed: {"no rule lets this run reach this host",
-		"ask whoever starts the run to allow it: --allow HOST"},
+		"ask whoever starts the run to allow it: --allow "},
 	egress.ReasonPort: {"this port or protocol is not allowed for this host",
 		"use https on port 443, or ask for a rule that names it"},
 	egress.ReasonIPLiteral: {"addresses cannot be reached, only names", "use the server's name"},
@@ -67,6 +68,12 @@ func (r refusal) body(host string, port uint16) []byte {
 	if !ok {
 		words = [2]string{"this is not allowed", "ask the operator"}
 	}
+	if r.reason == egress.ReasonHostNotAllowed {
+		words[1] += host
+	}
+	if r.text != "" {
+		words[0] = r.text
+	}
 	b, err := json.Marshal(refusalBody{"egress refused: " + words[0], host, r.reason, r.rule, words[1]})
 	if err != nil {
 		return []byte("{}\n") // strings are never in want of that
@@ -78,7 +85,6 @@ func (r refusal) body(host string, port uint16) []byte {
 func (r refusal) answer(w http.ResponseWriter, host string, port uint16) {
 	body := r.body(host, port)
 	h := w.Header()
-	clear(h)
 	h.Set("Content-Type", "application/json")
 	h.Set("Content-Length", strconv.Itoa(len(body)))
 	h.Set("Cache-Control", "no-store")

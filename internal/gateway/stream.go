@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"glovebox"
+	"glovebox/internal/broker"
 	"glovebox/internal/egress"
 )
 
@@ -61,14 +62,13 @@ func (a *Attachment) pass(f *flow, up net.Conn, layer string, v egress.Verdict) 
 	stop := context.AfterFunc(f.ctx, func() { _ = up.Close() })
 	defer stop()
 	began := now()
-	var find Finder
+	var find broker.Finder
 	if a.binding != nil {
 		find = a.binding.Finder()
 	}
 	var both sync.WaitGroup
 	both.Go(func() {
 		if err := a.copy(up, f, find); errors.Is(err, errPlaceholder) {
-			a.betrayed()
 			f.stop(egress.ReasonSecretWrongHost)
 		} else if err != nil {
 			_ = up.Close() // a half that failed ends the other
@@ -97,9 +97,9 @@ func closeWrite(c net.Conn) {
 }
 
 // copy copies until src ends. Whatever find finds ends it.
-func (a *Attachment) copy(dst io.Writer, src io.Reader, find Finder) error {
-	buf := a.gateway.buffers.Get()
-	defer a.gateway.buffers.Put(buf)
+func (a *Attachment) copy(dst io.Writer, src io.Reader, find broker.Finder) error {
+	buf := a.gateway.streams.Get()
+	defer a.gateway.streams.Put(buf)
 	for {
 		n, err := src.Read(buf)
 		if n > 0 {

@@ -258,6 +258,10 @@ func TestWebSocket(t *testing.T) {
 	if n, err := c.Read(make([]byte, 1)); err == nil || time.Since(began) > time.Second {
 		t.Error(n, err, time.Since(began))
 	}
+	f := r.waitRecord("a web socket", func(f glovebox.EgressFlow) bool { return f.Path == "/ws" && f.Host == "ws.test" && f.Count == 1 })
+	if f.BytesUp == 0 || f.BytesDown == 0 {
+		t.Errorf("%+v", f)
+	}
 	r.waitDenied(egress.ReasonPolicyChanged)
 }
 
