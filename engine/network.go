@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"glovebox"
 	"glovebox/driver"
 	"glovebox/internal/boot"
+	"glovebox/internal/broker"
 	"glovebox/internal/egress"
 	"glovebox/internal/gateway"
 	"glovebox/internal/netjail"
@@ -26,21 +28,16 @@ type Network struct {
 	Jail driver.Driver
 	// Netd is the path of glovebox-netd. Empty: beside the running program.
 	Netd string
-	// Lend lends secrets; nil: none are.
-	Lend func(ctx context.Context, run string, secrets []glovebox.SecretRef) (Lent, error)
+	// Broker makes the client of the broker when the first run is lent something. The engine closes it. Nil: nothing is lent.
+	Broker func() (*broker.Client, error)
 	// Ready is how many netds are kept started before anybody asks. Zero: none.
 	Ready int
 }
 
-// Lent is what a run was lent: placeholders, and the broker's end of what is sent with them. Methods are safe for concurrent
-// use.
-type Lent interface {
+// lent is what a run was lent: placeholders, and the broker's end of what is sent with them.
+type lent interface {
 	gateway.Binding
-	// Env are the placeholders, as NAME=VALUE.
-	Env() []string
-	// Violated is closed when a placeholder was sent where it may not go and its secret's on_violation is end.
-	Violated() <-chan struct{}
-	// Close takes back what was lent and returns when nothing of it can be used any more.
+	Env() []string // the placeholders, as NAME=VALUE
 	Close(ctx context.Context) error
 }
 
@@ -51,7 +48,7 @@ const wayLimit = 2 * time.Second
 // network is what an engine opens ways out with.
 type network struct {
 	attach    func(context.Context, gateway.Terms) (attachment, error)
-	lend      func(ctx context.Context, run string, secrets []glovebox.SecretRef) (Lent, error) // nil: nothing is lent
+	lend      func(context.Context, broker.Run, glovebox.Grant) (lent, error) // nil: nothing is lent
 	netd      func(context.Context) (netd, error)
 	available func(context.Context) error
 	waits     func(context.Context) (done func())
@@ -88,18 +85,10 @@ func (e *Engine) newNetwork() (*network, error) {
 	if err != nil {
 		return nil, err
 	}
-	used := false
-	var mu sync.Mutex
-	open := sync.OnceValues(c.Gateway)
-	get := func() (*gateway.Gateway, error) {
-		mu.Lock()
-		used = true
-		mu.Unlock()
-		return open()
-	}
-	return &network{lend: c.Lend,
+	doors, lenders := newLazy(c.Gateway), newLazy(c.Broker)
+	n := &network{
 		attach: func(ctx context.Context, t gateway.Terms) (attachment, error) {
-			g, err := get()
+			g, err := doors.get()
 			if err != nil {
 				return nil, err
 			}
@@ -119,23 +108,50 @@ func (e *Engine) newNetwork() (*network, error) {
 		available: jails.Available,
 		waits:     jails.Waits,
 		controls: func(ctx context.Context) []glovebox.Control {
-			_, gatewayErr := get()
+			_, gatewayErr := doors.get()
 			return []glovebox.Control{optional("egress: netd", jails.Available(ctx)), optional("egress: gateway", gatewayErr)}
 		},
 		close: func(ctx context.Context) error {
 			jails.Close(ctx)
-			mu.Lock()
-			defer mu.Unlock()
-			if !used {
-				return nil
-			}
-			g, err := open()
-			if err != nil {
-				return nil // it was told to whoever needed it
-			}
-			return g.Close(ctx)
+			return errors.Join(doors.close(func(g *gateway.Gateway) error { return g.Close(ctx) }),
+				lenders.close((*broker.Client).Close))
 		},
-	}, nil
+	}
+	if c.Broker != nil {
+		n.lend = func(ctx context.Context, run broker.Run, g glovebox.Grant) (lent, error) {
+			b, err := lenders.get()
+			if err != nil {
+				return nil, err
+			}
+			return b.Bind(ctx, run, g.Egress, g.Secrets)
+		}
+	}
+	return n, nil
+}
+
+// lazy is something that is made when it is first needed.
+type lazy[T any] struct {
+	open func() (T, error)
+	used atomic.Bool
+}
+
+func newLazy[T any](open func() (T, error)) *lazy[T] { return &lazy[T]{open: sync.OnceValues(open)} }
+
+func (l *lazy[T]) get() (T, error) {
+	l.used.Store(true)
+	return l.open()
+}
+
+// close closes it, if it was made. That it could not be made was told to whoever needed it.
+func (l *lazy[T]) close(shut func(T) error) error {
+	if !l.used.Load() {
+		return nil
+	}
+	made, err := l.open()
+	if err != nil {
+		return nil
+	}
+	return shut(made)
 }
 
 // closeNetwork closes the gateway, and what was kept ready for it.
@@ -160,12 +176,16 @@ func optional(name string, err error) glovebox.Control {
 // way is a run's way out of its sandbox: its part of the gateway, and the netd that is its sandbox's network.
 type way struct {
 	run        *run
-	lent       Lent // nil: nothing is
+	lent       lent // nil: nothing is
 	attachment attachment
-	netd       netd // nil until there is one
+	taken      chan struct{} // closed when netd and untaken are known
+	netd       netd          // nil until there is one
+	untaken    error         // why there is none
+
+	violation sync.Once
+	violated  chan struct{} // closed when the run is to end
 
 	serving sync.WaitGroup
-	served  bool
 	ending  sync.Once
 	closing sync.Once
 	closed  error
@@ -186,11 +206,14 @@ func (r *run) openWay(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	w := &way{run: r}
-	terms := gateway.Terms{Run: r.id, Rules: rules, Limits: g.Limits, Record: r.decided}
+	w := &way{run: r, taken: make(chan struct{}), violated: make(chan struct{})}
+	terms := gateway.Terms{Run: r.id, Rules: rules, Limits: g.Limits, Record: r.decided,
+		End: func(egress.Reason) { w.violation.Do(func() { close(w.violated) }) }}
 	var placeholders []string
 	if len(g.Secrets) > 0 {
-		if w.lent, err = r.network.lend(ctx, r.id, g.Secrets); err != nil {
+		w.lent, err = r.network.lend(ctx, broker.Run{ID: r.id, Tenant: r.who.Tenant, Rule: r.decision.Rule}, g)
+		if err != nil {
+			w.lent = nil // an interface around a nil pointer would not be nil
 			return err
 		}
 		r.undo.Push("take back what was lent", w.lent.Close)
@@ -207,12 +230,12 @@ func (r *run) openWay(ctx context.Context) error {
 	return nil
 }
 
-// violated is closed when the run is to end for what it did with a placeholder.
-func (w *way) violated() <-chan struct{} {
-	if w == nil || w.lent == nil {
+// ends is closed when the run is to end for what it did with a placeholder.
+func (w *way) ends() <-chan struct{} {
+	if w == nil {
 		return nil
 	}
-	return w.lent.Violated()
+	return w.violated
 }
 
 // wantsWay tells whether a grant opens a way out.
@@ -243,21 +266,22 @@ func (w *way) atStart(lang string) bool {
 	return false
 }
 
-// takeNetd gets the netd of the way; without a way it does nothing.
-func (w *way) takeNetd(ctx context.Context) (err error) {
+// takeNetd gets the netd of the way, once; without a way it does nothing.
+func (w *way) takeNetd(ctx context.Context) error {
 	if w == nil {
 		return nil
 	}
+	defer close(w.taken)
 	n, err := w.run.network.netd(ctx)
 	if err != nil {
-		return fmt.Errorf("start the sandbox's network: %w", err)
+		w.untaken = fmt.Errorf("start the sandbox's network: %w", err)
+		return w.untaken
 	}
 	w.netd = n
 	return nil
 }
 
-// connect gives a sandbox its network, before the code is in it; without a way it does nothing. From then on the way is
-// served until it is closed or its netd ends, after which the sandbox has no network and its run goes on.
+// connect gives a sandbox its network, with nothing in it yet, once the netd is there; without a way it does nothing.
 func (w *way) connect(ctx context.Context, box driver.Sandbox) error {
 	if w == nil {
 		return nil
@@ -266,12 +290,23 @@ func (w *way) connect(ctx context.Context, box driver.Sandbox) error {
 	if err != nil {
 		return fmt.Errorf("give the sandbox its network: %w", err)
 	}
+	if <-w.taken; w.untaken != nil {
+		return errors.Join(w.untaken, link.File.Close())
+	}
 	err = w.netd.Start(ctx, netwire.Setup{TAP: link.TAP}, link.File)
 	// The netd has its own by now, and with that of the netd the network is to end.
 	if err = errors.Join(err, link.File.Close()); err != nil {
 		return fmt.Errorf("give the sandbox its network: %w", err)
 	}
-	w.served = true
+	return nil
+}
+
+// serve serves the way until it is closed or its netd ends, after which the sandbox has no network and its run goes on.
+// Without a way it does nothing.
+func (w *way) serve() {
+	if w == nil {
+		return
+	}
 	w.serving.Go(func() {
 		err := w.attachment.Serve(w.netd.Host())
 		w.mu.Lock()
@@ -281,7 +316,6 @@ func (w *way) connect(ctx context.Context, box driver.Sandbox) error {
 			w.run.cfg.Log.Warn("the network of a run ended before the run", "id", w.run.id, "err", w.broken)
 		}
 	})
-	return nil
 }
 
 // end ends what passes and waits for the last decisions. The sandbox has no network after it. It does so once; without a way

@@ -8,6 +8,7 @@ import (
 
 	"glovebox"
 	"glovebox/driver"
+	"glovebox/internal/broker"
 	"glovebox/internal/egress"
 	"glovebox/internal/gateway"
 	"glovebox/internal/netwire"
@@ -30,8 +31,7 @@ type fakeNetwork struct {
 	begun  int // of ways
 	closed bool
 	lent   int
-
-	violated chan struct{}
+	ends   bool // a placeholder that is sent astray ends its run
 }
 
 func newFakeNetwork(fail func(string) error) *fakeNetwork {
@@ -78,12 +78,10 @@ func (f *fakeNetwork) network() *network {
 // fakeLent is what was lent.
 type fakeLent struct {
 	gateway.Binding
-	of       *fakeNetwork
-	violated chan struct{}
+	of *fakeNetwork
 }
 
-func (l *fakeLent) Env() []string             { return []string{"TOKEN=placeholder"} }
-func (l *fakeLent) Violated() <-chan struct{} { return l.violated }
+func (l *fakeLent) Env() []string { return []string{"TOKEN=placeholder"} }
 func (l *fakeLent) Close(context.Context) error {
 	l.of.mu.Lock()
 	defer l.of.mu.Unlock()
@@ -92,14 +90,14 @@ func (l *fakeLent) Close(context.Context) error {
 }
 
 // lend is what an engine lends with.
-func (f *fakeNetwork) lend(_ context.Context, run string, secrets []glovebox.SecretRef) (Lent, error) {
+func (f *fakeNetwork) lend(context.Context, broker.Run, glovebox.Grant) (lent, error) {
 	if err := f.fail("lend"); err != nil {
 		return nil, err
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.lent++
-	return &fakeLent{of: f, violated: f.violated}, nil
+	return &fakeLent{of: f}, nil
 }
 
 // left is how many ways and netds are not closed.
@@ -137,6 +135,9 @@ func (w *fakeWay) Replace(rules *egress.Rules) {
 func (w *fakeWay) Serve(*netwire.Host) error {
 	for _, flow := range w.of.allows {
 		w.terms.Record(flow)
+	}
+	if w.of.ends {
+		w.terms.End(egress.ReasonSecretWrongHost)
 	}
 	if w.of.dies {
 		return errors.New("EOF")

@@ -373,3 +373,15 @@ func TestLent(t *testing.T) {
 		t.Errorf("without a broker: %v", err)
 	}
 }
+
+// TestEndedByPlaceholder: a placeholder where it may not go ends its run, where that is configured, as the policy's doing.
+func TestEndedByPlaceholder(t *testing.T) {
+	e, _ := newAllowing(t, &drivertest.Fake{Program: func(ctx context.Context, _ *drivertest.Proc) driver.Exit {
+		<-ctx.Done()
+		return driver.Exit{}
+	}}, func(f *fakeNetwork) { f.ends = true })
+	res, err := e.Run(t.Context(), owner, allowGood, nil)
+	if err != nil || res.Status != glovebox.StatusPolicy || !strings.Contains(res.Reason, "placeholder") {
+		t.Errorf("%+v, %v", res, err)
+	}
+}

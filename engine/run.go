@@ -47,7 +47,7 @@ type run struct {
 	way     *way // nil: nothing leaves its sandbox
 	flows   flows
 	spare   *lease.Lease // nil: the run has a sandbox of its own making
-	resized error        // of the spare
+	unfit   error        // why the spare does not serve
 	begunAs string       // how its sandbox came to be, as results say it
 	box     driver.Sandbox
 	release func(context.Context) error // ends box, once
@@ -254,8 +254,8 @@ func (r *run) start(ctx context.Context) (recorded bool, err error) {
 		both.Go(record)
 		boxErr = r.makeBox(making)
 	} else {
-		both.Go(func() { r.resized = r.spare.Sandbox.Resize(r.decision.Grant.Limits) }) // which releases nothing
-		record()                                                                        // takes longer, and begins at once
+		both.Go(func() { r.fitSpare(making) }) // which releases nothing
+		record()                               // takes longer, and begins at once
 	}
 	both.Wait()
 	switch {
@@ -264,7 +264,7 @@ func (r *run) start(ctx context.Context) (recorded bool, err error) {
 	case netdErr != nil && ctx.Err() == nil:
 		return true, netdErr
 	case boxErr != nil:
-		return true, fmt.Errorf("make the sandbox: %w", boxErr)
+		return true, boxErr
 	case ctx.Err() != nil:
 		return true, ctx.Err()
 	}
@@ -280,9 +280,7 @@ func (r *run) start(ctx context.Context) (recorded bool, err error) {
 
 // letGo releases the code into the run's sandbox.
 func (r *run) letGo(ctx context.Context) (err error) {
-	if err := r.way.connect(ctx, r.box); err != nil {
-		return err
-	}
+	r.way.serve()
 	if r.proc, err = r.box.Exec(ctx, r.command); err != nil {
 		r.proc = nil // an interface around a nil pointer would not be nil
 		return fmt.Errorf("release the code: %w", err)
@@ -290,6 +288,7 @@ func (r *run) letGo(ctx context.Context) (err error) {
 	return nil
 }
 
+// makeBox makes a sandbox, with its network if it has one.
 func (r *run) makeBox(ctx context.Context) error {
 	if r.share == nil {
 		return context.Cause(ctx)
@@ -302,10 +301,10 @@ func (r *run) makeBox(ctx context.Context) error {
 		r.release = func(context.Context) error { return driver.ErrLeftBehind } // so that its memory stays taken
 	}
 	if err != nil {
-		return err
+		return fmt.Errorf("make the sandbox: %w", err)
 	}
 	r.adopt(box, box.Close)
-	return nil
+	return r.way.connect(ctx, box)
 }
 
 // recordStart commits the start record; r.trace is set once there is one.
@@ -338,7 +337,7 @@ func (r *run) startRecord() trace.Start {
 // watch supervises the program to the end of its tree.
 func (r *run) watch(ctx context.Context) (facts, error) {
 	w := &watch{box: r.box, proc: r.proc, limits: r.decision.Grant.Limits, capture: r.capture, tell: r.tell,
-		drained: make(chan struct{}), violated: r.way.violated()}
+		drained: make(chan struct{}), violated: r.way.ends()}
 	f, err := w.run(ctx)
 	if err == nil {
 		return f, nil

@@ -88,6 +88,15 @@ func allCPU(b *testing.B) (sum time.Duration) {
 	return sum
 }
 
+// ownCPU is what this process has used.
+func ownCPU(b *testing.B) time.Duration {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
 // TestMemoryOfManyRuns: a supervisor of a hundred runs that say something and sleep stays small.
 func TestMemoryOfManyRuns(t *testing.T) {
 	const runs, most = 100, 40 << 20 // beside what a supervisor without runs has

@@ -294,9 +294,16 @@ func (r *run) exec(ctx context.Context) error {
 		return err
 	}
 	if err := r.makeBox(ctx); err != nil {
-		return fmt.Errorf("make the sandbox: %w", err)
+		return err
 	}
 	return r.letGo(ctx)
+}
+
+// fitSpare gives the spare the run's limits and its network. What fails is told by execSpare.
+func (r *run) fitSpare(ctx context.Context) {
+	if r.unfit = r.spare.Sandbox.Resize(r.decision.Grant.Limits); r.unfit == nil {
+		r.unfit = r.way.connect(ctx, r.spare.Sandbox)
+	}
 }
 
 // execSpare releases the code into the spare. On error it was not, unless that is driver.ErrReleased too.
@@ -304,8 +311,8 @@ func (r *run) execSpare(ctx context.Context) error {
 	if ended(r.spare.Sandbox.Lost()) {
 		return errors.New("the interpreter has ended while it waited")
 	}
-	if r.resized != nil {
-		return r.resized
+	if r.unfit != nil {
+		return r.unfit
 	}
 	return r.letGo(ctx)
 }

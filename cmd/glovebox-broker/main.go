@@ -47,9 +47,9 @@ func serve() error {
 // dialer makes what reaches upstreams, as the gateway's does.
 func dialer(n broker.Network) (brokerd.Dialer, error) {
 	cfg := upstream.Config{Resolvers: n.Resolvers, ProxyResolves: n.ProxyResolves}
-	if n.Proxy != "" {
+	if p := n.Proxy.Reveal(); p != "" {
 		var err error
-		if cfg.Proxy, err = url.Parse(n.Proxy); err != nil {
+		if cfg.Proxy, err = url.Parse(p); err != nil {
 			return nil, glovebox.Errorf(glovebox.CodeInvalid, "give http://HOST:PORT", "the proxy's address cannot be read")
 		}
 	}

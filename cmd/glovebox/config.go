@@ -30,6 +30,7 @@ type settings struct {
 	pool    engine.Pool
 	images  imageSettings
 	gateway gatewaySettings
+	secrets secretSettings
 	serves  bool     // many requests: only then is anything kept ready
 	listen  []string // addresses that serve listens on
 
@@ -91,7 +92,7 @@ func (a *app) settings() (settings, error) {
 // is there and cannot be used is an error, never passed over.
 func (a *app) configuration() (settings, error) {
 	s := settings{lines: map[string]int{}, pool: builtInPool, gateway: gatewaySettings{ready: builtInReady,
-		around: a.surroundings()}}
+		around: a.surroundings()}, secrets: secretSettings{getenv: a.getenv}}
 	places, must := []string{systemConfig}, false
 	if a.config != "" {
 		places, must = []string{a.config}, true
@@ -251,7 +252,7 @@ func (s *settings) schema() *key {
 			s.listen = append(s.listen, v)
 			return err
 		}},
-		"tenants": {each: s.tenant}, "secrets": missingKey, "images": s.imageKeys(), "pool": poolKeys(&s.pool),
+		"tenants": {each: s.tenant}, "secrets": {named: s.secret}, "images": s.imageKeys(), "pool": poolKeys(&s.pool),
 		"memory_budget": scalar(s.memory.set), "trace": s.traceKeys(), "gateway": s.gateway.keys(),
 	}}
 }

@@ -101,29 +101,37 @@ func parseProxy(v string) (*url.URL, error) {
 	return u, nil
 }
 
-// dialer makes what reaches the internet. The environment and the machine's own files say what the configuration leaves
-// open.
-func (g gatewaySettings) dialer() (*upstream.Dialer, error) {
+// reach is how the internet is reached. The environment and the machine's own files say what the configuration leaves open.
+func (g gatewaySettings) reach() (upstream.Config, error) {
 	cfg := upstream.Config{ProxyResolves: g.proxyResolves}
 	for _, text := range g.resolvers {
 		r, err := parseResolver(text)
 		if err != nil {
-			return nil, err
+			return cfg, err
 		}
 		cfg.Resolvers = append(cfg.Resolvers, r)
 	}
 	if proxy := cmp.Or(g.proxy, g.around.proxy); proxy != "" && proxy != noProxy {
 		var err error
 		if cfg.Proxy, err = parseProxy(proxy); err != nil {
-			return nil, glovebox.Errorf(glovebox.CodeUnavailable, "set gateway.proxy in glovebox.yaml to http://HOST:PORT or to none",
+			return cfg, glovebox.Errorf(glovebox.CodeUnavailable, "set gateway.proxy in glovebox.yaml to http://HOST:PORT or to none",
 				"HTTPS_PROXY is no address of an HTTP proxy")
 		}
 	}
 	if len(cfg.Resolvers) == 0 && !cfg.ProxyResolves {
 		var err error
 		if cfg.Resolvers, err = hostResolvers(resolvConf); err != nil {
-			return nil, err
+			return cfg, err
 		}
+	}
+	return cfg, nil
+}
+
+// dialer makes what reaches the internet.
+func (g gatewaySettings) dialer() (*upstream.Dialer, error) {
+	cfg, err := g.reach()
+	if err != nil {
+		return nil, err
 	}
 	return upstream.New(cfg)
 }

@@ -199,6 +199,8 @@ func (s settings) digest() string {
 		}
 		program = filepath.Dir(program)
 	}
-	sum := sha256.Sum256(fmt.Appendf(nil, "%q %q %d %d %q %#v", version, mounts, at.Dev, at.Ino, program, s))
+	secrets := s.secrets.said()
+	s.secrets = secretSettings{}
+	sum := sha256.Sum256(fmt.Appendf(nil, "%q %q %d %d %q %q %#v", version, mounts, at.Dev, at.Ino, program, secrets, s))
 	return hex.EncodeToString(sum[:])
 }

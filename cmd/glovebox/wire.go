@@ -12,6 +12,7 @@ import (
 	"glovebox/driver/microvm"
 	"glovebox/driver/process"
 	"glovebox/engine"
+	"glovebox/internal/broker"
 	"glovebox/internal/gateway"
 	"glovebox/internal/hostside"
 )
@@ -60,6 +61,9 @@ func open(s settings, log *slog.Logger) (glovebox.Service, error) {
 	cfg := engine.Config{DataDir: s.dataDir, Trace: s.trace, Policy: s.policy, Drivers: all,
 		Remote: remote, Log: log, MemoryBudget: s.memory.size, MemoryPercent: s.memory.percent, ServedBy: s.servedBy}
 	cfg.Network = engine.Network{Jail: jail, Gateway: func() (*gateway.Gateway, error) { return s.gateway.open(log) }}
+	if len(s.secrets.specs) > 0 {
+		cfg.Network.Broker = func() (*broker.Client, error) { return s.broker(log) }
+	}
 	if s.serves {
 		cfg.Pool = s.pool
 		if s.policy.Egress.Any() { // without rules nothing is ever granted

@@ -16,12 +16,13 @@ import (
 
 // key is one key of a configuration file. One of its fields is set, or keys and value: then it holds either.
 type key struct {
-	keys    map[string]*key    // it holds these keys
-	value   func(string) error // it holds one value
-	item    func(string) error // it holds a list of values, each given to item
-	each    func() *element    // it holds a list of mappings
-	seen    func()             // is told that the key is there, whatever it holds; may be nil
-	missing bool               // it is known and not built
+	keys    map[string]*key            // it holds these keys
+	value   func(string) error         // it holds one value
+	item    func(string) error         // it holds a list of values, each given to item
+	each    func() *element            // it holds a list of mappings
+	named   func(name string) *element // it holds mappings by names that are not fixed
+	seen    func()                     // is told that the key is there, whatever it holds; may be nil
+	missing bool                       // it is known and not built
 }
 
 // element is one mapping of a list: its keys, and what looks at it once it was read.
@@ -103,6 +104,8 @@ func (s *settings) walk(k *key, path string, node ast.Node) error {
 		return s.walkMapping(k, path, node)
 	case k.each != nil:
 		return s.walkEach(k, path, node)
+	case k.named != nil:
+		return s.walkNamed(k, path, node)
 	case k.item != nil:
 		list, ok := node.(*ast.SequenceNode)
 		if !ok {
@@ -138,6 +141,46 @@ func (s *settings) walkEach(k *key, path string, node ast.Node) error {
 	return nil
 }
 
+// walkNamed reads mappings by names.
+func (s *settings) walkNamed(k *key, path string, node ast.Node) error {
+	all := &key{keys: map[string]*key{}}
+	elements := map[string]*element{}
+	pairs, ok := pairsOf(node)
+	if !ok {
+		return s.wrong(node, path, "write NAME: {…}", "names and what they stand for are expected here")
+	}
+	for _, pair := range pairs {
+		if name, ok := plainValue(pair.Key); ok && elements[name] == nil {
+			elements[name] = k.named(name)
+			all.keys[name] = &key{keys: elements[name].keys}
+		}
+	}
+	if len(pairs) == 0 {
+		return nil
+	}
+	if err := s.walkMapping(all, path, node); err != nil {
+		return err
+	}
+	for _, pair := range pairs {
+		name, _ := plainValue(pair.Key) // walkMapping has refused what is none
+		if err := elements[name].done(); err != nil {
+			return s.at(err, path+"."+name, pair.Key)
+		}
+	}
+	return nil
+}
+
+// pairsOf are the keys and values of a mapping.
+func pairsOf(node ast.Node) ([]*ast.MappingValueNode, bool) {
+	switch n := node.(type) {
+	case *ast.MappingNode:
+		return n.Values, true
+	case *ast.MappingValueNode:
+		return []*ast.MappingValueNode{n}, true
+	}
+	return nil, false
+}
+
 func mapping(node ast.Node) bool {
 	switch node.(type) {
 	case *ast.MappingNode, *ast.MappingValueNode:
@@ -147,13 +190,8 @@ func mapping(node ast.Node) bool {
 }
 
 func (s *settings) walkMapping(k *key, path string, node ast.Node) error {
-	var pairs []*ast.MappingValueNode
-	switch n := node.(type) {
-	case *ast.MappingNode:
-		pairs = n.Values
-	case *ast.MappingValueNode:
-		pairs = []*ast.MappingValueNode{n}
-	default:
+	pairs, ok := pairsOf(node)
+	if !ok {
 		known := slices.Sorted(maps.Keys(k.keys))
 		return s.wrong(node, path, "write keys and values: "+known[0]+": …", "keys are expected here")
 	}

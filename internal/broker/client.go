@@ -21,7 +21,7 @@ type Config struct {
 	// Secrets are those that may be lent. They were checked by CheckAll.
 	Secrets []Spec
 	// Environ has the variables that Secrets name, as far as they are set.
-	Environ map[string]string
+	Environ map[string]Secret
 	// Network, Roots (PEM) and Dir (where keys may be kept) are the broker's to use.
 	Network Network
 	Roots   []byte

@@ -109,8 +109,8 @@ func (p *process) setup(ctx context.Context, cfg Config) error {
 	defer stream.Close()
 	stop := context.AfterFunc(ctx, func() { stream.Close() })
 	defer stop()
-	b, err := json.Marshal(Setup{Secrets: cfg.Secrets, Environ: cfg.Environ, Network: cfg.Network, Roots: cfg.Roots,
-		Dir: cfg.Dir})
+	all := Setup{Secrets: cfg.Secrets, Environ: cfg.Environ, Network: cfg.Network, Roots: cfg.Roots, Dir: cfg.Dir}
+	b, err := all.encode()
 	if err != nil {
 		return glovebox.Internal("start the broker", err)
 	}

@@ -42,18 +42,39 @@ const (
 
 // Setup is all that a broker knows. It has the values of variables, and no others.
 type Setup struct {
-	Secrets []Spec            `json:"secrets"`
-	Environ map[string]string `json:"environ,omitempty"` // of Spec.Env and Spec.Pass, as far as they are set
-	Network Network           `json:"network"`
-	Roots   []byte            `json:"roots,omitempty"` // PEM; empty: the system's
-	Dir     string            `json:"dir,omitempty"`   // where it may keep keys of its own
+	Secrets []Spec
+	Environ map[string]Secret // of Spec.Env and Spec.Pass, as far as they are set
+	Network Network
+	Roots   []byte // PEM; empty: the system's
+	Dir     string // where it may keep keys of its own
 }
 
 // Network is how upstreams are reached.
 type Network struct {
-	Resolvers     []netip.AddrPort `json:"resolvers,omitempty"`
-	Proxy         string           `json:"proxy,omitempty"`
-	ProxyResolves bool             `json:"proxy_resolves,omitempty"`
+	Resolvers     []netip.AddrPort
+	Proxy         Secret // http://[USER:PASSWORD@]HOST:PORT
+	ProxyResolves bool
+}
+
+// setupWire is a Setup as it is sent: there values are values.
+type setupWire struct {
+	Secrets       []Spec            `json:"secrets"`
+	Environ       map[string]string `json:"environ,omitempty"`
+	Resolvers     []netip.AddrPort  `json:"resolvers,omitempty"`
+	Proxy         string            `json:"proxy,omitempty"`
+	ProxyResolves bool              `json:"proxy_resolves,omitempty"`
+	Roots         []byte            `json:"roots,omitempty"`
+	Dir           string            `json:"dir,omitempty"`
+}
+
+// encode is s as it is sent.
+func (s *Setup) encode() ([]byte, error) {
+	w := setupWire{Secrets: s.Secrets, Environ: map[string]string{}, Resolvers: s.Network.Resolvers, Proxy: s.Network.Proxy.Reveal(),
+		ProxyResolves: s.Network.ProxyResolves, Roots: s.Roots, Dir: s.Dir}
+	for name, v := range s.Environ {
+		w.Environ[name] = v.Reveal()
+	}
+	return json.Marshal(w)
 }
 
 // Started is what a broker says to a Setup.
@@ -214,15 +235,21 @@ func received(oob []byte) ([]*os.File, error) {
 	return files, err
 }
 
-// ReadSetup reads a Setup from its stream, to the end.
-func ReadSetup(r io.Reader) (s Setup, err error) {
+// ReadSetup reads a Setup from its stream, to the end. An error holds nothing of it.
+func ReadSetup(r io.Reader) (Setup, error) {
 	b, err := io.ReadAll(io.LimitReader(r, maxSetup+1))
-	if err == nil && len(b) > maxSetup {
-		err = errors.New("the setup is too long")
+	defer clear(b)
+	if err != nil {
+		return Setup{}, err
 	}
-	if err == nil {
-		err = json.Unmarshal(b, &s)
+	var w setupWire
+	if len(b) > maxSetup || json.Unmarshal(b, &w) != nil {
+		return Setup{}, errors.New("the set-up is too long, or cannot be read")
 	}
-	clear(b)
-	return s, err
+	s := Setup{Secrets: w.Secrets, Environ: map[string]Secret{}, Roots: w.Roots, Dir: w.Dir,
+		Network: Network{w.Resolvers, NewSecret(w.Proxy), w.ProxyResolves}}
+	for name, v := range w.Environ {
+		s.Environ[name] = NewSecret(v)
+	}
+	return s, nil
 }

@@ -20,13 +20,13 @@ const (
 
 // runCommand runs a secret's command, without a shell, and takes what it prints. What it says on its standard error may
 // quote a value, so that nobody sees it.
-func runCommand(ctx context.Context, spec broker.Spec, environ map[string]string) (string, error) {
+func runCommand(ctx context.Context, spec broker.Spec, environ map[string]broker.Secret) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, commandTime)
 	defer cancel()
 	env := []string{commandPath}
 	for _, name := range spec.Pass {
 		if v, ok := environ[name]; ok {
-			env = append(env, name+"="+v)
+			env = append(env, name+"="+v.Reveal())
 		}
 	}
 	var out bounded

@@ -148,7 +148,7 @@ func (r *rig) start(specs []broker.Spec) {
 	at := netip.MustParseAddrPort(r.upstream.Listener.Addr().String())
 	roots := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: r.upstream.Certificate().Raw})
 	r.client, err = broker.New(broker.Config{Program: self, Secrets: specs, Roots: roots, Log: slog.New(slog.NewTextHandler(r.log, nil)),
-		Network: broker.Network{Resolvers: []netip.AddrPort{at}}, Environ: map[string]string{"GIVEN": canary}})
+		Network: broker.Network{Resolvers: []netip.AddrPort{at}}, Environ: map[string]broker.Secret{"GIVEN": broker.NewSecret(canary)}})
 	if err != nil {
 		t.Fatal(err)
 	}

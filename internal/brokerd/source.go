@@ -44,7 +44,7 @@ func (c credential) secrets() []string {
 // store reads sources when they are needed. Methods are safe for concurrent use.
 type store struct {
 	specs   []broker.Spec
-	environ map[string]string
+	environ map[string]broker.Secret
 	now     func() time.Time
 
 	mu   sync.Mutex
@@ -133,7 +133,7 @@ func (s *store) text(ctx context.Context, spec broker.Spec) (string, error) {
 		if !ok {
 			return "", unreadable(spec.Name, "set "+spec.Env+" before glovebox is started", "the variable is not set", nil)
 		}
-		return v, nil
+		return v.Reveal(), nil
 	}
 	return runCommand(ctx, spec, s.environ)
 }

@@ -27,6 +27,8 @@ type Terms struct {
 	Binding Binding
 	// Record is told each decision, or several that are the same. Calls come one at a time and must not wait.
 	Record func(glovebox.EgressFlow)
+	// End is called once where the run shall end because a placeholder was sent to where it is not for. It must not wait.
+	End func(egress.Reason)
 }
 
 // Usage is what passed so far.
@@ -51,6 +53,7 @@ type Attachment struct {
 	proxy    *httputil.ReverseProxy
 	server   *http.Server
 	door     *door
+	ending   sync.Once
 
 	life context.Context
 	end  context.CancelCauseFunc

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"glovebox"
-	"glovebox/internal/broker"
 	"glovebox/internal/egress"
 )
 
@@ -141,6 +140,7 @@ func (x *exchange) judge() *refusal {
 		x.upgrade = true
 	}
 	if x.a.betrays(x) {
+		x.a.betrayed()
 		return &refusal{reason: egress.ReasonSecretWrongHost, rule: x.verdict.Rule}
 	}
 	return nil
@@ -283,7 +283,7 @@ type upload struct {
 	io.ReadCloser
 	x    *exchange
 	left int64 // below 0 there is no bound
-	find broker.Finder
+	find Finder
 }
 
 func (u *upload) Read(p []byte) (int, error) {
@@ -295,6 +295,7 @@ func (u *upload) Read(p []byte) (int, error) {
 		}
 	}
 	if u.find != nil && (u.find.Find(p[:n]) || err == io.EOF && u.inTrailer()) {
+		u.x.a.betrayed()
 		return 0, errPlaceholder
 	}
 	if err != nil && err != io.EOF {
@@ -307,7 +308,7 @@ func (u *upload) Read(p []byte) (int, error) {
 func (u *upload) inTrailer() bool {
 	for _, values := range u.x.r.Trailer {
 		for _, v := range values {
-			if u.x.finder().Find([]byte(v)) {
+			if f := u.x.finder(); f != nil && f.Find([]byte(v)) {
 				return true
 			}
 		}

@@ -11,7 +11,6 @@ import (
 	"strings"
 	"sync"
 
-	"glovebox/internal/broker"
 	"glovebox/internal/egress"
 	"glovebox/internal/upstream"
 )
@@ -78,6 +77,12 @@ var errPath = errors.New("the path has no one form")
 func modify(res *http.Response) error {
 	x := exchangeOf(res.Request.Context())
 	x.status = res.StatusCode
+	if reason := res.Header.Get(ReasonHeader); reason != "" {
+		res.Header.Del(ReasonHeader)
+		if x.bound() {
+			x.failure = &refusal{status: res.StatusCode, reason: egress.Reason(reason)}
+		}
+	}
 	for _, name := range []string{"Alt-Svc", "Alternate-Protocol", "Via", "Proxy-Authenticate"} {
 		res.Header.Del(name)
 	}
@@ -128,14 +133,11 @@ func failed(w http.ResponseWriter, r *http.Request, err error) {
 
 // classify gives an error its reason. None means that there is nobody to be told.
 func classify(err error) refusal {
-	var lent *broker.Refusal
 	var dial *upstream.Error
 	var cert *tls.CertificateVerificationError
 	var record tls.RecordHeaderError
 	var alert tls.AlertError
 	switch {
-	case errors.As(err, &lent):
-		return refusal{status: lent.Status, reason: lent.Reason, text: lent.Text}
 	case errors.Is(err, errBodyLimit):
 		return refusal{status: http.StatusRequestEntityTooLarge, reason: egress.ReasonBodyCap}
 	case errors.Is(err, errPlaceholder):

@@ -3,20 +3,30 @@ package gateway
 import (
 	"net/http"
 
-	"glovebox/internal/broker"
 	"glovebox/internal/egress"
 )
 
-// Binding is what one sandbox was lent: the broker's end of it. It is a broker.Binding. Methods are safe for concurrent use.
+// Binding is what one sandbox was lent: the broker's end of it. Methods are safe for concurrent use.
 type Binding interface {
 	// Bound tells whether requests to the host over https are the broker's to send, because a secret is bound for it.
 	Bound(host egress.Host, port uint16) bool
-	// RoundTrip sends such a request. A *broker.Refusal is its refusal; with any other error nothing was lent.
+	// RoundTrip sends such a request. A refusal of the broker's is an answer too, with its reason as ReasonHeader.
 	http.RoundTripper
-	// Finder finds what was lent, in whatever form, in one stream of bytes that is not the broker's.
-	Finder() broker.Finder
+	// Finder finds what was lent, in whatever form, in one stream of bytes. Nil where nothing can be found.
+	Finder() Finder
+	// Ends tells whether the run shall end where something was found.
+	Ends() bool
 	// Handler serves the broker's own host inside; nil where there is none.
 	Handler() http.Handler
+}
+
+// ReasonHeader has the reason of an answer that is the broker's refusal, an egress.Reason. Programs do not see it.
+const ReasonHeader = "Glovebox-Reason"
+
+// Finder looks through one stream. It is used by one goroutine at a time.
+type Finder = interface {
+	// Find tells whether anything was found, in p or before.
+	Find(p []byte) bool
 }
 
 // bound tells whether a request is the broker's to send.
@@ -25,7 +35,7 @@ func (x *exchange) bound() bool {
 }
 
 // finder is for a body that is not the broker's.
-func (x *exchange) finder() broker.Finder {
+func (x *exchange) finder() Finder {
 	if x.a.binding == nil || x.bound() {
 		return nil
 	}
@@ -46,11 +56,18 @@ func (a *Attachment) betrays(x *exchange) bool {
 		texts = append(texts, name)
 	}
 	for _, text := range texts {
-		if a.binding.Finder().Find([]byte(text)) {
+		if f := a.binding.Finder(); f != nil && f.Find([]byte(text)) {
 			return true
 		}
 	}
 	return false
+}
+
+// betrayed ends the run, where that is what a placeholder in a wrong place does.
+func (a *Attachment) betrayed() {
+	if a.terms.End != nil && a.binding.Ends() {
+		a.ending.Do(func() { a.terms.End(egress.ReasonSecretWrongHost) })
+	}
 }
 
 // serveBroker lets the broker answer for its own host.

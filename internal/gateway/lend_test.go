@@ -10,8 +10,8 @@ import (
 	"testing"
 
 	"glovebox"
-	"glovebox/internal/broker"
 	"glovebox/internal/egress"
+	"glovebox/internal/gateway"
 )
 
 // lender stands for a broker that has one secret for bound.test.
@@ -38,15 +38,17 @@ func (l *lender) RoundTrip(r *http.Request) (*http.Response, error) {
 		body, _ = io.ReadAll(r.Body)
 	}
 	l.bodies = append(l.bodies, string(body))
-	if l.refuse {
-		return nil, &broker.Refusal{Status: 403, Reason: egress.ReasonForeignCredential}
-	}
 	res := &http.Response{StatusCode: 200, ProtoMajor: 1, ProtoMinor: 1, Request: r, Header: http.Header{},
 		Body: io.NopCloser(strings.NewReader("lent")), ContentLength: 4}
+	if l.refuse {
+		res.StatusCode = 403
+		res.Header.Set(gateway.ReasonHeader, "foreign-credential")
+	}
 	return res, nil
 }
 
-func (l *lender) Finder() broker.Finder { return &finder{} }
+func (l *lender) Finder() gateway.Finder { return &finder{} }
+func (l *lender) Ends() bool             { return true }
 func (l *lender) Handler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprintf(w, "broker %s %s", r.Host, r.URL.RequestURI())
@@ -159,6 +161,9 @@ func TestPlaceholderElsewhere(t *testing.T) {
 			t.Errorf("%s: the server saw a whole request", name)
 		}
 		r.waitDenied(egress.ReasonSecretWrongHost)
+		if n := r.ended.Load(); n != 1 {
+			t.Errorf("%s: the run was ended %d times", name, n)
+		}
 	}
 }
 

@@ -14,7 +14,6 @@ type refusal struct {
 	reason egress.Reason
 	rule   string
 	layer  string
-	text   string // what and why, where the reason alone says too little
 }
 
 // refusalBody is a refusal as JSON.
@@ -70,9 +69,6 @@ func (r refusal) body(host string, port uint16) []byte {
 	}
 	if r.reason == egress.ReasonHostNotAllowed {
 		words[1] += host
-	}
-	if r.text != "" {
-		words[0] = r.text
 	}
 	b, err := json.Marshal(refusalBody{"egress refused: " + words[0], host, r.reason, r.rule, words[1]})
 	if err != nil {

@@ -14,6 +14,7 @@ import (
 	"net/netip"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -73,6 +74,7 @@ type rig struct {
 	peer     *netwire.Peer
 	log      *lines
 	served   chan error
+	ended    atomic.Int64
 	answers  chan netwire.Command // to questions of a strict resolver
 	cas      *x509.CertPool       // what the sandbox trusts
 
@@ -121,7 +123,8 @@ func newRig(t testing.TB, with terms) *rig {
 		with.egress = glovebox.Size(1 << 40)
 	}
 	r.a, err = g.Attach(t.Context(), gateway.Terms{Run: "run1", Rules: compile(t, with.rules),
-		Limits: glovebox.Limits{Egress: with.egress}, Binding: with.binding, Record: r.record})
+		Limits: glovebox.Limits{Egress: with.egress}, Binding: with.binding, Record: r.record,
+		End: func(egress.Reason) { r.ended.Add(1) }})
 	if err != nil {
 		t.Fatal(err)
 	}

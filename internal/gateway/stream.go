@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"glovebox"
-	"glovebox/internal/broker"
 	"glovebox/internal/egress"
 )
 
@@ -62,13 +61,14 @@ func (a *Attachment) pass(f *flow, up net.Conn, layer string, v egress.Verdict) 
 	stop := context.AfterFunc(f.ctx, func() { _ = up.Close() })
 	defer stop()
 	began := now()
-	var find broker.Finder
+	var find Finder
 	if a.binding != nil {
 		find = a.binding.Finder()
 	}
 	var both sync.WaitGroup
 	both.Go(func() {
 		if err := a.copy(up, f, find); errors.Is(err, errPlaceholder) {
+			a.betrayed()
 			f.stop(egress.ReasonSecretWrongHost)
 		} else if err != nil {
 			_ = up.Close() // a half that failed ends the other
@@ -97,7 +97,7 @@ func closeWrite(c net.Conn) {
 }
 
 // copy copies until src ends. Whatever find finds ends it.
-func (a *Attachment) copy(dst io.Writer, src io.Reader, find broker.Finder) error {
+func (a *Attachment) copy(dst io.Writer, src io.Reader, find Finder) error {
 	buf := a.gateway.streams.Get()
 	defer a.gateway.streams.Put(buf)
 	for {
