@@ -141,7 +141,7 @@ func (p *Policy) grantEgress(who glovebox.Principal, allow []string) ([]glovebox
 	for i, a := range missing {
 		if !who.Typed() {
 			return nil, refuse("egress.denied", glovebox.CodeDenied,
-				fmt.Sprintf("have the operator add to policy.egress.rules in glovebox.yaml: {%s}", asRule(a)),
+				fmt.Sprintf("have the operator add to policy.egress.rules in glovebox.yaml: %s", Line(a.Rule())),
 				"no rule of the policy lets %s be reached", a.Pattern())
 		}
 		r := a.Rule()
@@ -194,19 +194,6 @@ func named(rules []glovebox.EgressRule) []glovebox.EgressRule {
 		}
 	}
 	return rules
-}
-
-// asRule is the rule that would allow what was asked for, as a configuration has it.
-func asRule(a egress.Ask) string {
-	r := a.Rule()
-	text := fmt.Sprintf("host: %q", r.Host)
-	if len(r.Ports) > 0 {
-		text += fmt.Sprintf(", ports: [%d]", r.Ports[0])
-	}
-	if len(r.Protocols) > 0 {
-		text += fmt.Sprintf(", protocols: [%s]", r.Protocols[0])
-	}
-	return text
 }
 
 // Opens is true where rules let a tenant reach what is asked for; else only whoever types it at the command line does.

@@ -35,8 +35,8 @@ type Config struct {
 	Limits Limits
 	// Egress is what may leave.
 	Egress Egress
-	// Secrets are those that may be lent, and TenantSecrets the names of those that a tenant may have; one that is not in it may
-	// have all.
+	// Secrets are those that may be lent, and TenantSecrets the names of those that a tenant may have; one that is not in it
+	// may have all.
 	Secrets       []Secret
 	TenantSecrets map[string][]string
 	// Images are the runtime images that may be named besides host; empty means all that there are.
@@ -113,6 +113,9 @@ func (p *Policy) DefaultLimits() glovebox.Limits {
 	limits, _ := p.limits.grant(glovebox.Limits{}) // nothing that is not asked for is refused
 	return limits
 }
+
+// Ceiling is the most that a request may ask for.
+func (p *Policy) Ceiling() glovebox.Limits { return p.limits.Ceiling }
 
 // Needs is the lowest rung that may hold code of a degree of trust; empty where there is no such degree.
 func (p *Policy) Needs(trust glovebox.Trust) glovebox.Isolation { return p.rungs[trust] }

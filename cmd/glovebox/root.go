@@ -36,9 +36,9 @@ func (a *app) root() *cobra.Command {
 	f.StringVar(&a.server, "server", "", "use the server at `URL`: unix:/path (also GLOVEBOX_SERVER)")
 	f.BoolVar(&a.local, "local", false, "never use a server")
 	root.AddCommand(a.runCommand(), a.execCommand(), a.traceCommand(), a.doctorCommand(), a.attackCommand(), a.benchCommand(),
-		a.serveCommand(), a.imageCommand(), a.secretCommand(), a.versionCommand())
+		a.serveCommand(), a.imageCommand(), a.policyCommand(), a.secretCommand(), a.versionCommand())
 	for _, name := range []string{
-		"mcp", "session", "policy", "token", "budget",
+		"mcp", "session", "token", "budget",
 	} {
 		root.AddCommand(missingCommand(name))
 	}

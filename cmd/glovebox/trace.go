@@ -14,6 +14,7 @@ import (
 
 	"glovebox"
 	"glovebox/internal/output"
+	"glovebox/policy"
 )
 
 func (a *app) traceCommand() *cobra.Command {
@@ -274,8 +275,13 @@ func showRecord(out io.Writer, r *glovebox.Record) error {
 		field("image", "%s", r.Image)
 	}
 	if l := r.Decision.Grant.Limits; r.Decision.Allow {
-		field("limits", "wall %v, CPU %v, CPUs %v, memory %v, disk %v, files %d, open files %d, processes %d, output %v",
-			l.Wall, l.CPU, l.CPUs, l.Memory, l.Disk, l.Files, l.OpenFiles, l.Processes, l.Output)
+		field("limits", "%s", limitsLine(l))
+	}
+	for _, rule := range r.Decision.Grant.Egress {
+		field("may reach", "%s", policy.Line(rule))
+	}
+	for _, s := range r.Decision.Grant.Secrets {
+		field("lent", "%s for %s", s.Name, s.Host)
 	}
 	if r.Result != nil {
 		showResult(field, r)
@@ -317,6 +323,12 @@ func showResult(field func(name, format string, args ...any), r *glovebox.Record
 	field("printed", "%d bytes on stdout, %d on stderr", res.StdoutBytes, res.StderrBytes)
 	if len(res.Flags) > 0 {
 		field("flags", "%s", strings.Join(res.Flags, " "))
+	}
+	if u.EgressBytes != nil && (*u.EgressBytes > 0 || len(res.Egress) > 0) {
+		field("passed", "%d bytes through the gateway", *u.EgressBytes)
+	}
+	for _, f := range res.Egress {
+		field("egress", "%s", flowLine(f))
 	}
 	for _, art := range res.Artifacts {
 		field("artifact", "%s, %d bytes, %s, sha256 %s", art.Path, art.Bytes, art.MediaType, art.SHA256)
