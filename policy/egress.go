@@ -12,7 +12,8 @@ import (
 
 // Egress is what may leave a sandbox that asks for it. The zero value lets nothing leave, but what the owner types.
 type Egress struct {
-	// AllowPrivate are the private networks (CIDR) to which names may lead, unless a rule has its own, which then lie within.
+	// AllowPrivate are the private networks (CIDR) to which names may lead, unless a rule has its own, which then lie within; a
+	// rule whose own are not nil and empty has none.
 	AllowPrivate []string
 	// Rules are the operator's. A request selects from them.
 	Rules []glovebox.EgressRule
@@ -70,7 +71,7 @@ func (e Egress) list(key string, rules []glovebox.EgressRule) ([]glovebox.Egress
 		if r.ID == "" {
 			r.ID = at
 		}
-		if len(r.AllowPrivate) == 0 && !r.Deny {
+		if r.AllowPrivate == nil && !r.Deny {
 			r.AllowPrivate = e.AllowPrivate
 			continue
 		}

@@ -14,6 +14,7 @@ func TestEgressIsSelected(t *testing.T) {
 	p, err := New(Config{Egress: Egress{AllowPrivate: []string{"10.0.0.0/8"}, Rules: []glovebox.EgressRule{
 		{ID: "api", Host: "api.example.com", Methods: []string{"GET"}},
 		{Host: "intern.example.com", AllowPrivate: []string{"10.1.0.0/16"}},
+		{ID: "out", Host: "out.example.com", AllowPrivate: []string{}},
 		{ID: "no", Host: "bad.example.com", Deny: true},
 	}}})
 	if err != nil {
@@ -34,8 +35,10 @@ func TestEgressIsSelected(t *testing.T) {
 		code  glovebox.Code
 		fix   string
 	}{
-		"nothing asked":   {who: owner},
-		"selected":        {who: stranger, allow: []string{"https://api.example.com", "intern.example.com"}, want: []glovebox.EgressRule{deny, api, intern}},
+		"nothing asked": {who: owner},
+		"selected":      {who: stranger, allow: []string{"https://api.example.com", "intern.example.com"}, want: []glovebox.EgressRule{deny, api, intern}},
+		"no private networks": {who: stranger, allow: []string{"out.example.com"}, want: []glovebox.EgressRule{deny,
+			{ID: "out", Host: "out.example.com", AllowPrivate: []string{}, Protocols: []string{"https", "http"}}}},
 		"not there":       {who: stranger, allow: []string{"other.example.com"}, code: glovebox.CodeDenied, fix: `{host: "other.example.com"}`},
 		"another port":    {who: stranger, allow: []string{"api.example.com:8443"}, code: glovebox.CodeDenied, fix: "ports: [8443]"},
 		"owner over HTTP": {who: byHTTP, allow: []string{"other.example.com"}, code: glovebox.CodeDenied, fix: "policy.egress.rules"},

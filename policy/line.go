@@ -37,7 +37,7 @@ func Line(r glovebox.EgressRule) string {
 	add(r.BodyLimit != 0, "body_limit", "%s", r.BodyLimit)
 	add(r.WebSocket, "websocket", "%v", r.WebSocket)
 	add(len(r.Push) > 0, "push", "%s", quoted(r.Push))
-	add(len(r.AllowPrivate) > 0, "allow_private", "%s", quoted(r.AllowPrivate))
+	add(r.AllowPrivate != nil, "allow_private", "%s", quoted(r.AllowPrivate))
 	add(!r.Expires.IsZero(), "expires", "%q", r.Expires.UTC().Format(time.RFC3339))
 	return "{" + strings.Join(parts, ", ") + "}"
 }

@@ -198,6 +198,21 @@ func TestBadEgress(t *testing.T) {
 		{"egress wide", "policy:\n  egress:\n    rules:\n    - host: a.example.com\n    - host: '*.com'\n", 125,
 			[]string{":5: policy.egress.rules", "too wide"}},
 		{"egress port", "policy: {egress: {rules: [{host: a.example.com, ports: [0]}]}}\n", 125, []string{"1 to 65535"}},
+		{"egress no methods", "policy:\n  egress:\n    rules:\n    - host: a.example.com\n      methods: []\n", 125,
+			[]string{":5: policy.egress.rules.1.methods", "the list is empty"}},
+		{"egress no list", "policy: {egress: {rules: null}}\n", 125, []string{"policy.egress.rules", "no list"}},
+		{"egress null host", "policy: {egress: {rules: [{host: null}]}}\n", 125, []string{"policy.egress.rules.1.host", "plain value"}},
+		{"egress without host", "policy: {egress: {rules: [{ports: [443]}]}}\n", 125, []string{"host"}},
+		{"egress infix star", "policy: {egress: {rules: [{host: '*evil.com'}]}}\n", 125, []string{"*.example.com"}},
+		{"egress end star", "policy: {egress: {rules: [{host: 'good.*'}]}}\n", 125, []string{"*.example.com"}},
+		{"egress suffix", "policy: {egress: {rules: [{host: '*.github.io'}]}}\n", 125, []string{"too wide"}},
+		{"egress all", "policy: {egress: {rules: [{host: '*'}]}}\n", 125, []string{"*.example.com"}},
+		{"egress address", "policy: {egress: {rules: [{host: 10.0.0.1}]}}\n", 125, []string{"address"}},
+		{"tenant's egress", "tenants:\n- name: acme\n  rungs: [gvisor]\n  egress:\n    rules:\n    - host: '*.com'\n", 125,
+			[]string{":6: tenants.1.egress.rules", "too wide"}},
+		{"tenant's private", "tenants: [{name: acme, rungs: [gvisor], egress: {allow_private: [10.0.0.0/8]}}]\n", 125,
+			[]string{"tenants.1.egress.allow_private", "no such key"}},
+		{"tenant's secret", "tenants: [{name: acme, rungs: [gvisor], secrets: [TOKEN]}]\n", 125, []string{"there is no secret"}},
 		{"egress expiry", "policy: {egress: {rules: [{host: a.example.com, expires: soon}]}}\n", 125, []string{"no moment"}},
 		{"egress private", "policy: {egress: {allow_private: [127.0.0.0/8]}}\n", 125, []string{"policy.egress.allow_private",
 			"not within a private network"}},
@@ -388,4 +403,45 @@ func FuzzConfiguration(f *testing.F) {
 			}
 		}
 	})
+}
+
+// TestEgressConfiguration: what is written is what is had, and a list of nothing is nothing.
+func TestEgressConfiguration(t *testing.T) {
+	tl := newTool(t)
+	tl.write(t, "g.yaml", `policy:
+  egress:
+    allow_private: [10.0.0.0/8]
+    rules:
+      - {id: api, host: api.example.com, ports: [443, 8443], protocols: [https], methods: [GET], paths: [/v1/**], body_limit: 1MiB,
+         websocket: true, allow_private: [10.1.0.0/16], push: [refs/heads/x], expires: "2199-12-31T18:00:00+01:00"}
+      - {host: pin.example.com, mode: sni, allow_private: []}
+      - {host: "*.bad.example.com", deny: true}
+tenants:
+  - {name: acme, rungs: [gvisor], egress: {rules: []}, secrets: []}
+  - {name: other, rungs: [gvisor], egress: {rules: [{host: other.example.com}]}}
+`)
+	if exit, _, errs := tl.run("run", "--trust", "model", "--config", "g.yaml", "-c", "1"); exit != 0 {
+		t.Fatal(errs)
+	}
+	want := policy.Egress{AllowPrivate: []string{"10.0.0.0/8"}, Rules: []glovebox.EgressRule{
+		{ID: "api", Host: "api.example.com", Ports: []int{443, 8443}, Protocols: []string{"https"}, Methods: []string{"GET"},
+			Paths: []string{"/v1/**"}, BodyLimit: glovebox.MiB, WebSocket: true, AllowPrivate: []string{"10.1.0.0/16"},
+			Push: []string{"refs/heads/x"}, Expires: time.Date(2199, 12, 31, 17, 0, 0, 0, time.UTC)},
+		{Host: "pin.example.com", Mode: "sni", AllowPrivate: []string{}},
+		{Host: "*.bad.example.com", Deny: true},
+	}, Tenants: map[string][]glovebox.EgressRule{"acme": {}, "other": {{Host: "other.example.com"}}}}
+	if diff := cmp.Diff(want, tl.settings.policy.Egress); diff != "" {
+		t.Error(diff)
+	}
+	for _, r := range want.Rules { // as policy show prints it
+		again := settings{lines: map[string]int{}}
+		if err := again.parse([]byte("policy:\n  egress:\n    rules:\n      - " + policy.Line(r))); err != nil {
+			t.Error(err)
+		} else if diff := cmp.Diff([]glovebox.EgressRule{r}, again.policy.Egress.Rules); diff != "" {
+			t.Error(diff)
+		}
+	}
+	if diff := cmp.Diff(map[string][]string{"acme": {}}, tl.settings.policy.TenantSecrets); diff != "" {
+		t.Error(diff)
+	}
 }

@@ -12,6 +12,12 @@ func words(to *[]string) *key {
 	return &key{item: func(v string) error { *to = append(*to, v); return nil }}
 }
 
+// some is a list that has items, if it is there.
+func some(k *key) *key {
+	k.some = true
+	return k
+}
+
 // egressRule reads one of policy.egress.rules, or of a tenant's.
 func (s *settings) egressRule(to *[]glovebox.EgressRule) *element {
 	var r glovebox.EgressRule
@@ -19,7 +25,7 @@ func (s *settings) egressRule(to *[]glovebox.EgressRule) *element {
 		keys: map[string]*key{
 			"id":   scalar(func(v string) error { r.ID = v; return nil }),
 			"host": scalar(func(v string) error { r.Host = v; return nil }),
-			"ports": {item: func(v string) error {
+			"ports": {some: true, item: func(v string) error {
 				n, err := parseCount(v)
 				if err == nil && (n < 1 || n > 65535) {
 					err = glovebox.Errorf(glovebox.CodeInvalid, "write 1 to 65535", "%q is no port", short(v))
@@ -27,8 +33,9 @@ func (s *settings) egressRule(to *[]glovebox.EgressRule) *element {
 				r.Ports = append(r.Ports, int(n))
 				return err
 			}},
-			"protocols": words(&r.Protocols), "methods": words(&r.Methods), "paths": words(&r.Paths), "push": words(&r.Push),
-			"allow_private": words(&r.AllowPrivate),
+			"protocols": some(words(&r.Protocols)), "methods": some(words(&r.Methods)), "paths": some(words(&r.Paths)),
+			"push":          words(&r.Push),
+			"allow_private": {item: words(&r.AllowPrivate).item, seen: func() { r.AllowPrivate = []string{} }}, // [] is none
 			"mode":          scalar(func(v string) error { r.Mode = v; return nil }),
 			"deny":          scalar(yesOrNo(&r.Deny)),
 			"websocket":     scalar(yesOrNo(&r.WebSocket)),

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"os"
@@ -21,7 +22,7 @@ import (
 // one of
 //
 //	exit N · signal NAME · status S · reason TEXT · stdout TEXT · stderr TEXT · artifact PATH · skip PATH · wait ·
-//	fail CODE · log TEXT · stdin · request · served
+//	fail CODE · log TEXT · stdin · request · served · refuse HOST REASON
 //
 // wait ends when the run is cancelled; stdin prints standard input; request prints the request as JSON.
 type fakeService struct {
@@ -100,6 +101,9 @@ func (f *fakeService) step(ctx context.Context, res *glovebox.Result, sink glove
 		res.Artifacts = append(res.Artifacts, glovebox.Artifact{Path: rest})
 	case "skip":
 		res.Skipped = append(res.Skipped, glovebox.Skipped{Path: rest, Reason: "a link", Fault: glovebox.FaultProgram})
+	case "refuse":
+		host, reason, _ := strings.Cut(rest, " ")
+		res.Egress = append(res.Egress, glovebox.EgressFlow{Host: host, Port: 443, Reason: reason, Path: fmt.Sprint(len(res.Egress))})
 	case "hit":
 		res.LimitsHit = append(res.LimitsHit, rest)
 	case "lost":

@@ -282,16 +282,20 @@ func triedAs(one policy.SuggestedRule) string {
 	return text
 }
 
+// place is where a decision of the gateway was about.
+func place(f glovebox.EgressFlow) string {
+	switch {
+	case f.Host == "":
+		return "(others)"
+	case f.Port == 0:
+		return f.Host
+	}
+	return fmt.Sprintf("%s:%d", f.Host, f.Port)
+}
+
 // flowLine is a decision of the gateway in one line.
 func flowLine(f glovebox.EgressFlow) string {
-	host := f.Host
-	if host == "" {
-		host = "(others)"
-	}
-	text := fmt.Sprintf("%s:%d", host, f.Port)
-	if f.Port == 0 {
-		text = host
-	}
+	text := place(f)
 	if f.Method != "" {
 		text += fmt.Sprintf(" %s %s", f.Method, f.Path)
 	}

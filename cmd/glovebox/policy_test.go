@@ -145,3 +145,21 @@ func TestTraceShowsEgress(t *testing.T) {
 		}
 	}
 }
+
+// TestRefusalsAreTold: what the gateway refused is told once for each place, and what would mend it.
+func TestRefusalsAreTold(t *testing.T) {
+	tl := newTool(t)
+	exit, _, errs := tl.run("run", "--trust", "model", "-c", "refuse a.test host-not-allowed\nrefuse a.test host-not-allowed\nrefuse \x1b[2Jb.test port")
+	if inert(t, errs); exit != 0 || strings.Count(errs, "a.test") != 1 || !strings.Contains(errs, "refused: a.test:443: host-not-allowed\n") ||
+		!strings.Contains(errs, "b.test:443: port") || !strings.Contains(errs, "`glovebox policy suggest run_1`") {
+		t.Errorf("%d %q", exit, errs)
+	}
+	exit, _, errs = tl.run("run", "--trust", "model", "-c", strings.Repeat("refuse a.test port\n", 9)+"refuse 1.test port\nrefuse 2.test port\n"+
+		"refuse 3.test port\nrefuse 4.test port\nrefuse 5.test port\nrefuse 6.test port")
+	if exit != 0 || strings.Count(errs, "refused: ") != 5 || !strings.Contains(errs, "2 more were refused") {
+		t.Errorf("%d %q", exit, errs)
+	}
+	if _, _, errs = tl.run("run", "--trust", "model", "--json", "-c", "refuse a.test port"); errs != "" {
+		t.Errorf("%q", errs)
+	}
+}

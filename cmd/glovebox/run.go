@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -188,7 +189,7 @@ func (a *app) watch(signals context.Context, svc glovebox.Service, f *runFlags) 
 	s := a.newScreen(f, cancel)
 	res, err := svc.Run(ctx, a.owner(), f.request, s)
 	shown := s.close()
-	if s.errsMid && (err != nil || res.Reason != "" || len(res.Skipped) > 0) {
+	if s.errsMid && (err != nil || res.Reason != "" || len(res.Skipped)+len(refusals(res)) > 0) {
 		fmt.Fprintln(a.errs) // what is said next begins a line of its own
 	}
 	return res, shown, err
@@ -235,6 +236,7 @@ func (a *app) report(res *glovebox.Result, shown error) error {
 	if res.Status == glovebox.StatusExited && len(res.LimitsHit) > 0 {
 		say(a.errs, "limits hit before the program exited: "+strings.Join(res.LimitsHit, ", "))
 	}
+	a.reportRefusals(res)
 	for i, s := range res.Skipped {
 		if i == 10 {
 			say(a.errs, "more of /outputs was not kept: `glovebox trace show "+res.ID+"` lists it")
@@ -246,6 +248,32 @@ func (a *app) report(res *glovebox.Result, shown error) error {
 		say(a.errs, fmt.Sprintf("exit code %d: not all that --output asked for could be delivered", a.exit))
 	}
 	return nil
+}
+
+// reportRefusals tells what the gateway refused, each host once.
+func (a *app) reportRefusals(res *glovebox.Result) {
+	all := refusals(res)
+	for i, text := range all {
+		if i == 5 {
+			say(a.errs, fmt.Sprintf("%d more were refused: `glovebox trace show %s` lists them", len(all)-i, res.ID))
+			break
+		}
+		say(a.errs, "refused: "+text)
+	}
+	if len(all) > 0 {
+		say(a.errs, "`glovebox policy suggest "+res.ID+"` prints what would have let it through")
+	}
+}
+
+// refusals are the places that the gateway refused, each with the reason.
+func refusals(res *glovebox.Result) []string {
+	var all []string
+	for _, f := range res.Egress {
+		if text := place(f) + ": " + f.Reason; !f.Allowed && !slices.Contains(all, text) {
+			all = append(all, text)
+		}
+	}
+	return all
 }
 
 // notKept is what was not kept, if that has a name, and why.

@@ -22,6 +22,7 @@ type key struct {
 	each    func() *element            // it holds a list of mappings
 	named   func(name string) *element // it holds mappings by names that are not fixed
 	seen    func()                     // is told that the key is there, whatever it holds; may be nil
+	some    bool                       // an empty list would say less than it seems to, and is an error
 	missing bool                       // it is known and not built
 }
 
@@ -110,6 +111,9 @@ func (s *settings) walk(k *key, path string, node ast.Node) error {
 		list, ok := node.(*ast.SequenceNode)
 		if !ok {
 			return s.wrong(node, path, "write a list: [a, b]", "this is no list")
+		}
+		if k.some && len(list.Values) == 0 {
+			return s.wrong(node, path, "leave the key out for all, or the whole rule for none", "the list is empty")
 		}
 		for _, v := range list.Values {
 			if err := s.set(k.item, path, v); err != nil {
