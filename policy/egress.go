@@ -152,15 +152,15 @@ func (p *Policy) grantEgress(who glovebox.Principal, allow []string) ([]glovebox
 	return named(selected), nil
 }
 
-// StillLeaves is what of rules that a run was granted, which may be by another policy, may leave by this one too: a rule that
-// is not as it was is left out, and what either policy denies is denied. So nothing opens that was closed.
+// StillLeaves is what of rules that a run was granted, which may be by another policy, may leave by this one too: a rule
+// that is not as it was is left out, and what either policy denies is denied. So nothing opens that was closed.
 func (p *Policy) StillLeaves(who glovebox.Principal, allow []string, granted []glovebox.EgressRule) []glovebox.EgressRule {
 	var now []glovebox.EgressRule
 	for _, a := range allow {
 		rules, _ := p.grantEgress(who, []string{a}) // what would be refused now gives none
 		now = append(now, rules...)
 	}
-	for _, r := range p.egress {
+	for _, r := range p.rulesOf(who.Tenant) {
 		if r.Deny {
 			now = append(now, r)
 		}
@@ -187,12 +187,13 @@ func sameRule(a, b glovebox.EgressRule) bool {
 
 // named gives rules that were selected twice names of their own.
 func named(rules []glovebox.EgressRule) []glovebox.EgressRule {
-	seen := map[string]int{}
+	seen := map[string]bool{}
 	for i := range rules {
-		seen[rules[i].ID]++
-		if n := seen[rules[i].ID]; n > 1 {
-			rules[i].ID = fmt.Sprintf("%s (%d)", rules[i].ID, n)
+		id := rules[i].ID
+		for n := 2; seen[rules[i].ID]; n++ {
+			rules[i].ID = fmt.Sprintf("%s (%d)", id, n)
 		}
+		seen[rules[i].ID] = true
 	}
 	return rules
 }

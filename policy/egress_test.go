@@ -1,12 +1,14 @@
 package policy
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
 	"glovebox"
+	"glovebox/internal/egress"
 )
 
 // TestEgressIsSelected: a request selects from the operator's rules; the owner at the command line alone may name others.
@@ -107,5 +109,57 @@ func TestEgressRefused(t *testing.T) {
 		if !ok || e.Op != tt.op || e.Code != glovebox.CodeInvalid || e.Fix == "" {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// TestNamesStayApart: what is selected twice compiles, whatever the operator's names are.
+func TestNamesStayApart(t *testing.T) {
+	p := mustNew(t, Config{Egress: Egress{Rules: []glovebox.EgressRule{{ID: "a", Host: "a.example.com"}, {ID: "a (2)", Host: "b.example.com"}}}})
+	d := p.Decide(stranger, glovebox.Request{Code: "1", Trust: "model",
+		Allow: []string{"a.example.com", "https://a.example.com", "b.example.com", "http://a.example.com"}}, having(glovebox.IsolationProcess))
+	if _, err := egress.Compile(d.Grant.Egress); err != nil || len(d.Grant.Egress) != 4 {
+		t.Errorf("%v of %+v", err, d.Grant.Egress)
+	}
+}
+
+// TestStillLeaves: a change of the policy takes from a live run what it no longer permits, and gives it nothing.
+func TestStillLeaves(t *testing.T) {
+	rule := func(host string) glovebox.EgressRule { return glovebox.EgressRule{Host: host} }
+	deny := glovebox.EgressRule{Host: "a.example.com", Deny: true}
+	was := Egress{Rules: []glovebox.EgressRule{rule("a.example.com"), rule("b.example.com")}}
+	allow := []string{"a.example.com", "b.example.com", "typed.example.com"}
+	for name, tt := range map[string]struct {
+		is    Egress
+		lives string
+	}{
+		"the same":            {was, "a b typed"},
+		"one less":            {Egress{Rules: was.Rules[1:]}, "b typed"},
+		"one more":            {Egress{Rules: append(slices.Clone(was.Rules), rule("c.example.com"))}, "a b typed"},
+		"none":                {Egress{}, "typed"},
+		"another order":       {Egress{Rules: []glovebox.EgressRule{was.Rules[1], was.Rules[0]}}, "a b typed"},
+		"denied":              {Egress{Rules: append(slices.Clone(was.Rules), deny)}, "b typed"},
+		"narrower":            {Egress{Rules: []glovebox.EgressRule{{Host: "a.example.com", Methods: []string{"GET"}}, was.Rules[1]}}, "b typed"},
+		"the tenant's denied": {Egress{Rules: was.Rules, Tenants: map[string][]glovebox.EgressRule{"local": {was.Rules[0], was.Rules[1], deny}}}, "b typed"},
+		"the tenant's":        {Egress{Rules: was.Rules, Tenants: map[string][]glovebox.EgressRule{"local": {was.Rules[1]}}}, "b typed"},
+		"private networks":    {Egress{Rules: was.Rules, AllowPrivate: []string{"10.0.0.0/8"}}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := mustNew(t, Config{Egress: was}).Decide(owner, glovebox.Request{Code: "1", Trust: "model", Allow: allow}, having(glovebox.IsolationProcess))
+			left := mustNew(t, Config{Egress: tt.is}).StillLeaves(owner, allow, d.Grant.Egress)
+			rules, err := egress.Compile(left)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var lives []string
+			for _, name := range []string{"a", "b", "c", "typed"} {
+				h, _ := egress.ParseHost(name + ".example.com")
+				if rules.Stream(h, 443, egress.HTTPS).Allowed {
+					lives = append(lives, name)
+				}
+			}
+			if got := strings.Join(lives, " "); got != tt.lives {
+				t.Errorf("%q lives, want %q", got, tt.lives)
+			}
+		})
 	}
 }

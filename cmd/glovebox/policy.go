@@ -80,7 +80,8 @@ func reportPolicy(s settings) (policyReport, error) {
 	}
 	r := policyReport{File: s.file, Trust: map[glovebox.Trust]glovebox.Isolation{}, OnlyNamed: s.policy.OnlyNamed,
 		Default: p.DefaultLimits(), Ceiling: p.Ceiling(), InputRoots: orEmpty(s.policy.InputRoots),
-		Images: orEmpty(s.policy.Images), Rules: orEmpty(p.EgressRules("")), Secrets: orEmpty(s.policy.Secrets), Tenants: s.policy.Tenants,
+		Images: orEmpty(s.policy.Images), Rules: orEmpty(p.EgressRules("")), Secrets: orEmpty(s.policy.Secrets),
+		Tenants: s.policy.Tenants,
 		RulesOf: map[string][]glovebox.EgressRule{}, SecretsOf: s.policy.TenantSecrets, Warnings: []string{}}
 	for _, t := range trusts {
 		r.Trust[t] = p.Needs(t)
@@ -155,8 +156,8 @@ func (r policyReport) show(out io.Writer) error {
 }
 
 func limitsLine(l glovebox.Limits) string {
-	return fmt.Sprintf("wall %v, CPU %v, CPUs %v, memory %v, disk %v, files %d, open files %d, processes %d, egress %v, output %v",
-		l.Wall, l.CPU, l.CPUs, l.Memory, l.Disk, l.Files, l.OpenFiles, l.Processes, l.Egress, l.Output)
+	return fmt.Sprintf("wall %v, CPU %v, CPUs %v, memory %v, disk %v, files %d, open files %d, processes %d, egress %v, "+
+		"output %v", l.Wall, l.CPU, l.CPUs, l.Memory, l.Disk, l.Files, l.OpenFiles, l.Processes, l.Egress, l.Output)
 }
 
 func (r policyReport) showRules(out io.Writer) {
@@ -282,8 +283,8 @@ func triedAs(one policy.SuggestedRule) string {
 	return text
 }
 
-// place is where a decision of the gateway was about.
-func place(f glovebox.EgressFlow) string {
+// reached is where a decision of the gateway was about.
+func reached(f glovebox.EgressFlow) string {
 	switch {
 	case f.Host == "":
 		return "(others)"
@@ -295,7 +296,7 @@ func place(f glovebox.EgressFlow) string {
 
 // flowLine is a decision of the gateway in one line.
 func flowLine(f glovebox.EgressFlow) string {
-	text := place(f)
+	text := reached(f)
 	if f.Method != "" {
 		text += fmt.Sprintf(" %s %s", f.Method, f.Path)
 	}

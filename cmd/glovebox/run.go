@@ -269,7 +269,7 @@ func (a *app) reportRefusals(res *glovebox.Result) {
 func refusals(res *glovebox.Result) []string {
 	var all []string
 	for _, f := range res.Egress {
-		if text := place(f) + ": " + f.Reason; !f.Allowed && !slices.Contains(all, text) {
+		if text := reached(f) + ": " + f.Reason; !f.Allowed && !slices.Contains(all, text) {
 			all = append(all, text)
 		}
 	}

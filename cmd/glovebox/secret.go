@@ -33,7 +33,7 @@ func (s *settings) secret(name string) *element {
 	return &element{
 		keys: map[string]*key{
 			"file": text(&c.File), "env": text(&c.Env), "command": words(&c.Command), "pass": words(&c.Pass),
-			"hosts": words(&c.Hosts), "methods": words(&c.Methods), "paths": words(&c.Paths),
+			"hosts": words(&c.Hosts), "methods": some(words(&c.Methods)), "paths": some(words(&c.Paths)),
 			"attach": place(&c.Attach), "placeholder": place(&c.Placeholder),
 			"header": text(&c.Header), "prefix": text(&c.Prefix), "query": text(&c.Query), "user": text(&c.User),
 			"region": text(&c.Region), "service": text(&c.Service), "access_key_id": text(&c.AccessKeyID),
