@@ -16,16 +16,21 @@ import (
 
 // attachNetwork makes the network and tells what the kernel says of it. An error means that the socket is broken.
 func (s *sandbox) attachNetwork(a *wire.Attach, files []*os.File) error {
-	if s.setup == nil || !s.setup.Network || s.attached || s.waiting != nil {
+	if s.setup == nil || !s.setup.Network || s.attached && !s.setup.Kernel || s.waiting != nil {
 		return s.fail(step("attach network", errors.New("the sandbox is not made for it, or not in a state for it")))
 	}
 	s.attached = true // whatever becomes of it
 	var link []*os.File
 	defer func() { wire.CloseAll(link) }() // the only one that stays is that of the driver
-	if a.Device != wire.NoDevice {
-		if len(files) != 1 {
-			return s.fail(step("attach network", errors.New("descriptor missing")))
+	switch {
+	case a.Device == wire.NoDevice:
+	case s.setup.Kernel && len(files) == 0:
+		if err := s.configureAgain(); err != nil {
+			return s.fail(step("configure interface again", err))
 		}
+	case len(files) != 1:
+		return s.fail(step("attach network", errors.New("descriptor missing")))
+	default:
 		device, err := s.takeDevice(files[0], a.Reopen)
 		if err != nil {
 			return s.fail(step("open network device", err))
@@ -147,6 +152,19 @@ func shortenQueue(sock int) error {
 		return errors.New("the kernel answered something else")
 	case answer.errno != 0:
 		return unix.Errno(-answer.errno)
+	}
+	return nil
+}
+
+// configureAgain is for the next kernel on an interface. It does nothing if whoever had its other end has closed that.
+func (s *sandbox) configureAgain() error {
+	sock, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(sock)
+	if err := configureInterface(sock); !errors.Is(err, unix.ENODEV) {
+		return err
 	}
 	return nil
 }

@@ -109,8 +109,10 @@ func meddle([]string) error {
 		answer(what, err)
 	}
 	for _, path := range []string{"/dev/net/tun", "/dev/tun", "/dev/vhost-net"} {
-		_, err := os.OpenFile(path, os.O_RDWR, 0)
-		answer(path, err)
+		f, err := os.OpenFile(path, os.O_RDWR, 0)
+		if answer(path, err); err == nil {
+			f.Close()
+		}
 	}
 	for _, path := range []string{"/proc/sys/net/ipv4/tcp_rmem", "/proc/sys/net/ipv4/ip_forward",
 		"/proc/sys/net/ipv6/conf/all/disable_ipv6"} {
