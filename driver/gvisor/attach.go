@@ -13,8 +13,8 @@ import (
 )
 
 // prepareDevice makes the interface that the next kernel finds in its network namespace, or, for one that had a kernel
-// before, gives it its address again. The guard's own kernel, the host's, has no address on it once runsc has taken that, and
-// so answers nothing that comes by it. Nobody reads the other end until Attach.
+// before, gives it its address again. The guard's own kernel, the host's, has no address on it once runsc has taken that,
+// and so answers nothing that comes by it. Nobody reads the other end until Attach.
 func (s *sandbox) prepareDevice(ctx context.Context) error {
 	if !s.spec.Network {
 		return nil

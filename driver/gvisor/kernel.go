@@ -127,12 +127,13 @@ func (s *sandbox) launch(ctx context.Context) (_ *kernel, err error) {
 		return nil, err
 	}
 	// It waits in the socket until there is somebody to read it.
-	if err := k.guest.Send(wire.Message{Setup: &wire.Setup{Guest: true, Network: s.spec.Network, Hostname: hostname, Filter: filter,
-		OpenFiles: uint64(s.spec.Limits.OpenFiles), Processes: s.spec.Limits.Processes}}, k.meter); err != nil {
+	if err := k.guest.Send(wire.Message{Setup: &wire.Setup{Guest: true, Network: s.spec.Network, Hostname: hostname,
+		Filter: filter, OpenFiles: uint64(s.spec.Limits.OpenFiles), Processes: s.spec.Limits.Processes}}, k.meter); err != nil {
 		return nil, err
 	}
 	s.boots++
-	return k, s.execute(ctx, k, arguments(fmt.Sprintf("sandbox-%d", s.boots), s.spec.Network), far, init)
+	argv := arguments(fmt.Sprintf("sandbox-%d", s.boots), s.spec.Network)
+	return k, s.execute(ctx, k, argv, far, init)
 }
 
 // execute has the guard execute runsc in the sandbox's control groups, with files as its descriptors from 3 on.

@@ -113,7 +113,7 @@ func (s *sandbox) makeInterface(device *os.File, kind wire.Device) error {
 	return step("configure interface", configureInterface(sock))
 }
 
-// shortenQueue bounds what waits to be read from the link. By the older call the kernel lets the host's own root alone do it.
+// shortenQueue bounds what waits to be read from the link. By the older call only the host's own root may.
 func shortenQueue(sock int) error {
 	req, err := unix.NewIfreq(wire.Interface)
 	if err != nil {
