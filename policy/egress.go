@@ -151,8 +151,8 @@ func (p *Policy) grantEgress(who glovebox.Principal, allow []string) ([]glovebox
 	return named(selected), nil
 }
 
-// StillLeaves is what of rules that a run was granted, which may be by another policy, may leave by this one too: a rule that
-// is not as it was is left out, and what either policy denies is denied. So nothing opens that was closed.
+// StillLeaves is what of rules that a run was granted, which may be by another policy, may leave by this one too: a
+// rule that is not as it was is left out, and what either policy denies is denied. So nothing opens that was closed.
 func (p *Policy) StillLeaves(who glovebox.Principal, allow []string, granted []glovebox.EgressRule) []glovebox.EgressRule {
 	var now []glovebox.EgressRule
 	for _, a := range allow {

@@ -35,8 +35,8 @@ type Config struct {
 	Limits Limits
 	// Egress is what may leave.
 	Egress Egress
-	// Secrets are those that may be lent, and TenantSecrets the names of those that a tenant may have; one that is not in it may
-	// have all.
+	// Secrets are those that may be lent, and TenantSecrets the names of those that a tenant may have; one that is not
+	// in it may have all.
 	Secrets       []Secret
 	TenantSecrets map[string][]string
 	// Images are the runtime images that may be named besides host; empty means all that there are.

@@ -10,8 +10,8 @@ import (
 	"glovebox/internal/egress"
 )
 
-// Suggestion is what would have let a run reach what it tried to reach. It is for a person to judge: whoever may reach a host
-// may send it whatever the program can read.
+// Suggestion is what would have let a run reach what it tried to reach. It is for a person to judge: whoever may reach
+// a host may send it whatever the program can read.
 type Suggestion struct {
 	// Rules allow what was seen and nothing else that could be left out.
 	Rules []SuggestedRule `json:"rules"`
@@ -190,7 +190,9 @@ func (w *want) rules(at place) []SuggestedRule {
 	if len(w.methods) == 0 {
 		return []SuggestedRule{base}
 	}
-	w.methods["HEAD"] = slices.DeleteFunc(w.methods["HEAD"], func(p string) bool { return slices.Contains(w.methods["GET"], p) })
+	w.methods["HEAD"] = slices.DeleteFunc(w.methods["HEAD"], func(p string) bool {
+		return slices.Contains(w.methods["GET"], p)
+	})
 	byPaths := map[string][]string{}
 	for method, paths := range w.methods {
 		if len(paths) == 0 {

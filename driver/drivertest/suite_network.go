@@ -87,8 +87,9 @@ func (b *bench) wantLines(lines []string, text string) {
 
 // caseLibraries asks for a name through the C library and what interpreters have.
 func caseLibraries(b *bench) {
-	cmds := map[string]driver.Command{"getent": shell("if [ ! -e /usr/bin/getent ]; then echo 198.18.1.7 by nobody; exit; fi\n" +
-		"getent ahostsv4 good.test | head -n 1")}
+	cmds := map[string]driver.Command{
+		"getent": shell("if [ ! -e /usr/bin/getent ]; then echo 198.18.1.7 by nobody; exit; fi\n" +
+			"getent ahostsv4 good.test | head -n 1")}
 	if path := b.subject.Interpreters["python"]; path != "" {
 		cmds["python"] = driver.Command{Dir: "/", Argv: []string{path, "-c",
 			"import socket\nprint(socket.getaddrinfo('good.test', 80, type=socket.SOCK_STREAM)[0][4][0])"}}

@@ -15,8 +15,8 @@ import (
 	"glovebox/internal/guestlink"
 )
 
-// network copies packets between the agent's streams and a pair of sockets, whose other end is the link. What the guest sends
-// beyond what is read waits in its own memory.
+// network copies packets between the agent's streams and a pair of sockets, whose other end is the link. What the guest
+// sends beyond what is read waits in its own memory.
 type network struct {
 	near *os.File
 	in   *guestlink.Writer // to the guest

@@ -293,8 +293,8 @@ func (a *Attachment) serveHTTP(f *flow, conn net.Conn) {
 	}
 }
 
-// admit notes what the flow was judged as, so that it ends when it may be that no more. The rules may have changed since they
-// were asked, so they are asked again.
+// admit notes what the flow was judged as, so that it ends when it may be that no more. The rules may have changed
+// since they were asked, so they are asked again.
 func (f *flow) admit(p egress.Protocol) {
 	f.mu.Lock()
 	f.judged, f.carries = true, p
