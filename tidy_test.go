@@ -35,9 +35,10 @@ type goFile struct {
 func (f *goFile) test() bool { return strings.HasSuffix(f.path, "_test.go") }
 
 // product reports whether the file is part of what users run. Examples are programs beside it; the conformance suite and its
-// probe are tests of drivers, which start, reach for and wait as they please: TestTidyTestsOnly keeps them out of the product.
+// probe are tests of drivers, and netlab is an internet for tests: they start, reach for and wait as they please, and
+// TestTidyTestsOnly keeps them out of the product.
 func (f *goFile) product() bool {
-	return !f.test() && !within(f.path, "examples") && !within(f.path, "driver/drivertest")
+	return !f.test() && !within(f.path, "examples") && !within(f.path, "driver/drivertest") && !within(f.path, "internal/netlab")
 }
 
 // at names a place, for messages.
@@ -176,11 +177,13 @@ func TestTidyImports(t *testing.T) {
 	}
 }
 
-// TestTidyTestsOnly: nothing of the conformance suite is linked into what users run.
+// TestTidyTestsOnly: nothing of the conformance suite or of the laboratory is linked into what users run.
 func TestTidyTestsOnly(t *testing.T) {
 	for _, f := range goFiles(t) {
-		if f.product() && slices.ContainsFunc(f.imports, func(p string) bool { return within(p, module+"/driver/drivertest") }) {
-			t.Errorf("%s imports the conformance suite, which is for tests", f.path)
+		if f.product() && slices.ContainsFunc(f.imports, func(p string) bool {
+			return within(p, module+"/driver/drivertest") || within(p, module+"/internal/netlab")
+		}) {
+			t.Errorf("%s imports the conformance suite or the laboratory, which are for tests", f.path)
 		}
 	}
 }
@@ -211,10 +214,9 @@ func pictureRows(t *testing.T) map[string]int {
 	return rows
 }
 
-// TestTidyModules: a module is reached through one package, so that it can be judged, updated or replaced in one place, and
-// so that what init links stays small. The exceptions are in the table.
-func TestTidyModules(t *testing.T) {
-	importers := map[string][]string{
+// moduleImporters are the packages by which each module is reached.
+func moduleImporters() map[string][]string {
+	return map[string][]string{
 		"github.com/aws/aws-sdk-go-v2":           {"internal/brokerd", "internal/brokerd/mint"},
 		"github.com/elastic/go-seccomp-bpf":      {"internal/seccomp/compile"},
 		"github.com/goccy/go-yaml":               {"cmd/glovebox"},
@@ -230,7 +232,7 @@ func TestTidyModules(t *testing.T) {
 		"github.com/spf13/pflag":                 {"cmd/glovebox"},
 		"github.com/xuri/excelize/v2":            {"examples/dying-products/generate"},
 		"golang.org/x/mod":                       {"internal/trace"},
-		"golang.org/x/net":                       {"internal/egress", "internal/netd", "internal/seccomp/compile"}, // names, DNS, BPF
+		"golang.org/x/net":                       {"internal/egress", "internal/netd", "internal/netlab", "internal/seccomp/compile"}, // names, DNS, BPF
 		"golang.org/x/oauth2":                    {"internal/brokerd/mint"},
 		// System calls are wanted wherever files, groups or processes are handled; to wrap them all in one package would be
 		// x/sys again.
@@ -250,7 +252,7 @@ func TestTidyModules(t *testing.T) {
 			"internal/imagestore", "internal/kernelfile",
 			"internal/livefolder", "internal/netjail",
 			"internal/lockfile",
-			"internal/netd", "internal/netwire",
+			"internal/netd", "internal/netlab", "internal/netwire",
 			"internal/output",
 			"internal/sandboxinit",
 			"internal/sandboxinit/wire",
@@ -260,6 +262,12 @@ func TestTidyModules(t *testing.T) {
 		"modernc.org/sqlite":                 {"internal/store"},
 		"software.sslmate.com/src/go-pkcs12": {"internal/gateway"},
 	}
+}
+
+// TestTidyModules: a module is reached through one package, so that it can be judged, updated or replaced in one place, and
+// so that what init links stays small. The exceptions are in the table.
+func TestTidyModules(t *testing.T) {
+	importers := moduleImporters()
 	used := map[string]bool{}
 	for _, f := range goFiles(t) {
 		for _, imported := range f.imports {

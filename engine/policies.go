@@ -23,10 +23,11 @@ func (e *Engine) policy() *policy.Policy {
 	return e.rules.now
 }
 
-// SetPolicy changes the policy while runs are live. Runs that begin from now on are decided by it. What leaves live sandboxes
+// SetPolicy changes the policy while runs are live. Runs that begin from now on are decided by it. What leaves live
+// sandboxes
 // is judged by it at once: of the rules that a run was granted it keeps those that the new policy has too, and connections
-// beyond that end within a second; none of it gets more. All else that a live run was granted it keeps. It is safe for concurrent use. An error is one of policy.New,
-// and leaves the policy as it was.
+// beyond that end within a second; none of it gets more. All else that a live run was granted it keeps. It is safe for
+// concurrent use. An error is one of policy.New, and leaves the policy as it was.
 func (e *Engine) SetPolicy(c policy.Config) error {
 	p, err := policy.New(c)
 	if err != nil {

@@ -133,7 +133,8 @@ func (w *ready) kind(d driver.Warmer, tenant, lang string, cmd driver.Command, c
 	identity := image.Identity()
 	name, _, _ := strings.Cut(identity, "@")
 	limits, count := w.defaults()
-	return lease.Kind{Driver: d, Policy: count, Tenant: tenant, Trust: g.Trust, Image: name, Identity: identity, Root: image.Root(),
+	return lease.Kind{Driver: d, Policy: count, Tenant: tenant, Trust: g.Trust, Image: name, Identity: identity,
+		Root:   image.Root(),
 		Limits: limits, Hold: hold, Fork: forks, Network: w.network && d.Isolation() != glovebox.IsolationGVisor}
 }
 

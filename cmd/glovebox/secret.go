@@ -55,8 +55,8 @@ func (s *settings) secret(name string) *element {
 	}
 }
 
-// checkSecretFile refuses a file that others can read. One that is not there may come: `secret check` tells, and who asks for
-// the secret is refused.
+// checkSecretFile refuses a file that others can read. One that is not there may come: `secret check` tells, and who
+// asks for the secret is refused.
 func checkSecretFile(c *broker.Spec) error {
 	if c.File == "" {
 		return nil
@@ -86,7 +86,8 @@ func (s *settings) broker(log *slog.Logger) (*broker.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	cfg := broker.Config{Program: program, Secrets: s.secrets.specs, Environ: map[string]broker.Secret{}, Dir: s.dataDir, Log: log}
+	cfg := broker.Config{Program: program, Secrets: s.secrets.specs, Environ: map[string]broker.Secret{}, Dir: s.dataDir,
+		Log: log}
 	for i := range s.secrets.specs {
 		for _, name := range append([]string{s.secrets.specs[i].Env}, s.secrets.specs[i].Pass...) {
 			if v := s.secrets.getenv(name); v != "" {
@@ -181,7 +182,8 @@ func (a *app) secretList() *cobra.Command {
 }
 
 func (a *app) secretCheck() *cobra.Command {
-	cmd := &cobra.Command{Use: "check", Short: "Try to read each secret, and say what is wrong; no value is shown", Args: noArgs}
+	cmd := &cobra.Command{Use: "check", Args: noArgs,
+		Short: "Try to read each secret, and say what is wrong; no value is shown"}
 	cmd.Flags().BoolVar(&a.json, "json", a.json, "print JSON")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := a.ownServer(cmd.CommandPath()); err != nil {

@@ -19,6 +19,7 @@ var absent = map[glovebox.Isolation]map[string]string{
 		"template: inputs are a copy's own":                       noCopies,
 		"template: its end is told, and is the end of its copies": noCopies,
 		"template: a copy holds the limits of its run":            noCopies,
+		"template: a copy gets a network as a cold sandbox does":  noCopies,
 	},
 }
 
@@ -53,13 +54,14 @@ func promisesOfPlace() []promise {
 		{"network", "It reaches itself and nobody else: no address, no name, no socket, no shared memory and no key of the host.",
 			[]string{"nothing of the host is reached, nor anything beyond", "a program reaches itself",
 				"processes of a program share memory by its name"}},
-		{"network", "Attached, it reaches whoever holds the other end of its link, who sees all that it sends, and nobody else; nothing " +
-			"that it does changes that.", []string{"network: names and datagrams go over the link and nowhere else",
+		{"network", "Attached, it reaches whoever holds the other end of its link, who sees all that it sends, and nobody " +
+			"else; nothing that it does changes that.", []string{"network: names and datagrams go over the link and nowhere else",
 			"network: libraries find names as they do elsewhere", "network: what is made for one reaches nobody without it",
 			"network: it is gone when the link is closed", "network: its files are there and cannot be changed",
 			"network: a program cannot change it", "network: once, before the program, where it was made for it",
 			"network: sandboxes see none of each other's", "network: an interpreter that waits gets it as a cold one does",
-			"network: it is made and given up without anything that is left"}},
+			"network: it is made and given up without anything that is left",
+			"template: a copy gets a network as a cold sandbox does"}},
 		{"credentials", "It inherits nothing: the variables are those given, the descriptors its three streams.", []string{
 			"the environment is exactly what was given", "only the standard streams are inherited",
 			"variables, descriptors and memory of the host stay there"}},

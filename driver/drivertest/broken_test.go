@@ -29,6 +29,7 @@ type fault struct {
 	posture  func(glovebox.Posture)
 	disk     func(*driver.DiskUse)
 	open     func(path string) (*os.File, error)
+	attach   func(n driver.Network, attach func(driver.Network) (driver.NetLink, error)) (driver.NetLink, error)
 	kill     func(kill func() error) error
 	close    func(close func() error) error
 	resize   func() error
@@ -184,6 +185,14 @@ func (b *brokenBox) Open(path string) (*os.File, error) {
 		return b.d.open(path)
 	}
 	return b.Sandbox.Open(path)
+}
+
+func (b *brokenBox) Attach(ctx context.Context, n driver.Network) (driver.NetLink, error) {
+	really := func(n driver.Network) (driver.NetLink, error) { return b.Sandbox.Attach(ctx, n) }
+	if b.d.attach != nil {
+		return b.d.attach(n, really)
+	}
+	return really(n)
 }
 
 func (b *brokenBox) Disk() (driver.DiskUse, error) {

@@ -3,9 +3,9 @@ package drivertest
 import (
 	"bytes"
 	"encoding/binary"
+	"fmt"
+	"strings"
 	"sync"
-
-	"golang.org/x/net/dns/dnsmessage"
 
 	"glovebox/driver"
 )
@@ -93,26 +93,31 @@ func arp(frame []byte) []byte {
 	return append(out, frame[22:32]...)
 }
 
-// name answers a question; 198.18.1.7 is everybody's address.
+// name answers a question; 198.18.1.7 is everybody's address, and nobody has another record (RFC 1035, 4.1).
 func (p *peer) name(question []byte) []byte {
-	var m dnsmessage.Message
-	if m.Unpack(question) != nil || len(m.Questions) != 1 {
+	const header = 12
+	var labels []string
+	at := header
+	for at < len(question) && question[at] != 0 {
+		end := at + 1 + int(question[at])
+		if end >= len(question) {
+			break
+		}
+		labels, at = append(labels, string(question[at+1:end])), end
+	}
+	if at+5 > len(question) || question[at] != 0 {
 		p.others = append(p.others, "a malformed question")
 		return nil
 	}
-	q := m.Questions[0]
-	p.names = append(p.names, q.Name.String()+" "+q.Type.String())
-	m.Header = dnsmessage.Header{ID: m.ID, Response: true, RecursionDesired: true, RecursionAvailable: true}
-	m.Additionals = nil
-	if q.Type == dnsmessage.TypeA {
-		m.Answers = []dnsmessage.Resource{{Header: dnsmessage.ResourceHeader{Name: q.Name, Class: q.Class, TTL: 60},
-			Body: &dnsmessage.AResource{A: [4]byte{198, 18, 1, 7}}}}
+	kind := binary.BigEndian.Uint16(question[at+1:])
+	p.names = append(p.names, fmt.Sprintf("%s %d", strings.Join(labels, "."), kind))
+	out := bytes.Clone(question[:at+5])
+	copy(out[2:], []byte{0x81, 0x80, 0, 1, 0, 0, 0, 0, 0, 0})
+	if kind == 1 { // an address of IPv4
+		out[7] = 1
+		out = append(out, 0xc0, header, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4, 198, 18, 1, 7)
 	}
-	b, err := m.Pack()
-	if err != nil {
-		p.others = append(p.others, err.Error())
-	}
-	return b
+	return out
 }
 
 // datagram is the answer to a packet of UDP, which must have no checksum of its own (RFC 768).

@@ -55,7 +55,7 @@ func falling() func(*driver.Sample) {
 // faults has for each case what it must be red by.
 func faults(t *testing.T) map[string]fault {
 	all := map[string]fault{}
-	for _, table := range []map[string]fault{lifeFaults(), fileFaults(t), useFaults(), orderFaults(), warmFaults()} {
+	for _, table := range []map[string]fault{lifeFaults(), fileFaults(t), useFaults(), orderFaults(), networkFaults(), warmFaults()} {
 		maps.Copy(all, table)
 	}
 	return all
@@ -236,6 +236,37 @@ func orderFaults() map[string]fault {
 		}},
 		"code of any bytes and of some size is there to read": {cmd: func(c *driver.Command) { c.Code = c.Code[1:] }},
 		"a folder to work in that is not there is told":       {cmd: func(c *driver.Command) { c.Dir = "/" }},
+	}
+}
+
+func networkFaults() map[string]fault {
+	type attach = func(driver.Network) (driver.NetLink, error)
+	nobody := func(driver.Network, attach) (driver.NetLink, error) {
+		f, err := os.Open(os.DevNull)
+		return driver.NetLink{File: f}, err
+	}
+	again := func(n driver.Network, really attach) (driver.NetLink, error) {
+		link, err := really(n)
+		if errors.Is(err, driver.ErrAttached) {
+			return nobody(n, really)
+		}
+		return link, err
+	}
+	elsewhere := fault{out: replaced("198.18.1.7", "10.0.0.1")}
+	return map[string]fault{
+		"network: names and datagrams go over the link and nowhere else": elsewhere,
+		"network: libraries find names as they do elsewhere":             elsewhere,
+		"network: what is made for one reaches nobody without it":        {out: replaced("^no ", "yes ")},
+		"network: it is gone when the link is closed":                    {attach: again},
+		"network: its files are there and cannot be changed": {attach: func(n driver.Network, really attach) (driver.NetLink, error) {
+			return really(driver.Network{Files: n.Files})
+		}},
+		"network: a program cannot change it":                            {out: replaced("no down", "yes down")},
+		"network: once, before the program, where it was made for it":    {attach: again},
+		"network: sandboxes see none of each other's":                    {out: replaced("echo one", "echo other")},
+		"network: an interpreter that waits gets it as a cold one does":  {attach: nobody},
+		"template: a copy gets a network as a cold sandbox does":         {attach: nobody},
+		"network: it is made and given up without anything that is left": {close: failing},
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 
 // copyCases are about templates and what is copied of them.
 var copyCases = map[string]func(*bench){
+	"template: a copy gets a network as a cold sandbox does":  caseCopyNetwork,
 	"template: copies share no chance and are apart":          caseCopies,
 	"template: inputs are a copy's own":                       caseCopyInputs,
 	"template: its end is told, and is the end of its copies": caseTemplateEnds,

@@ -50,7 +50,7 @@ func (a *Assembly) configure() ([]byte, error) {
 		b.Process.Capabilities[set] = rootCapabilities
 	}
 	for _, kind := range []string{"pid", "ipc", "uts", "mount", "network"} {
-		b.Linux.Namespaces = append(b.Linux.Namespaces, bundleNamespace{kind})
+		b.Linux.Namespaces = append(b.Linux.Namespaces, bundleNamespace{Type: kind})
 	}
 	b.Mounts = []bundleMount{
 		{"/proc", "proc", "proc", nil},

@@ -51,6 +51,7 @@ type (
 	}
 	bundleNamespace struct {
 		Type string `json:"type"`
+		Path string `json:"path,omitempty"`
 	}
 )
 
@@ -65,8 +66,8 @@ var guestCapabilities = []string{
 
 // configure writes the configuration. The folder of shared memory has so much room of its own: to runsc two names of one
 // file of the host are two files, which share no memory in which processes could wait for each other, and that is how
-// semaphores with names are made.
-func configure(hostname string, shared glovebox.Size) ([]byte, error) {
+// semaphores with names are made. With a network the kernel is where its device is: in the namespace of the guard.
+func configure(hostname string, shared glovebox.Size, network bool) ([]byte, error) {
 	b := bundle{Version: "1.0.0", Hostname: hostname, Root: bundleRoot{wire.ImageDir, true}}
 	b.Process.Args, b.Process.Cwd = []string{"/glovebox-init"}, "/"
 	b.Process.Env = []string{"GOMAXPROCS=1"}
@@ -75,7 +76,11 @@ func configure(hostname string, shared glovebox.Size) ([]byte, error) {
 		b.Process.Capabilities[set] = guestCapabilities
 	}
 	for _, kind := range []string{"pid", "ipc", "uts", "mount", "network"} {
-		b.Linux.Namespaces = append(b.Linux.Namespaces, bundleNamespace{kind})
+		own := bundleNamespace{Type: kind}
+		if kind == "network" && network {
+			own.Path = "/proc/self/ns/net"
+		}
+		b.Linux.Namespaces = append(b.Linux.Namespaces, own)
 	}
 	harmless := []string{"nosuid", "nodev"}
 	b.Mounts = []bundleMount{
@@ -90,9 +95,13 @@ func configure(hostname string, shared glovebox.Size) ([]byte, error) {
 }
 
 // arguments are runsc's. id names the kernel among those that the sandbox has had.
-func arguments(id string) []string {
+func arguments(id string, network bool) []string {
+	with := "none"
+	if network {
+		with = "sandbox" // its own stack, on the interface that it finds
+	}
 	return []string{
-		runscPath, "--root=" + stateDir, "--network=none", "--platform=systrap", "--overlay2=none",
+		runscPath, "--root=" + stateDir, "--network=" + with, "--platform=systrap", "--overlay2=none",
 		// The fast path waits for system calls by spinning, on the CPU time of the run: without it starts took 5 to 15 % less CPU.
 		"--systrap-disable-fast-path",
 		"--in-sandbox-cgroup=v2", // whose bound on processes holds; see sandboxinit

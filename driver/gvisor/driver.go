@@ -35,6 +35,8 @@ type Config struct {
 	// RuntimeDir holds the id locks, which all engines of one user must share. Empty: /run/glovebox for root, else
 	// /tmp/glovebox-UID.
 	RuntimeDir string
+	// NetworkDevice is the machine's device of networks. Empty: /dev/net/tun.
+	NetworkDevice string
 	// ScratchDir holds the backing files of workspaces on disk. Required.
 	ScratchDir string
 }
@@ -70,6 +72,9 @@ func New(cfg Config) (*Driver, error) {
 			}
 			*path = filepath.Join(filepath.Dir(self), name)
 		}
+	}
+	if cfg.NetworkDevice == "" {
+		cfg.NetworkDevice = hostside.TunDevice
 	}
 	if cfg.IDs == (hostside.IDPool{}) {
 		cfg.IDs = hostside.DefaultPool

@@ -76,6 +76,9 @@ func (s *said) close() {
 
 // boot starts a kernel and its first process, and waits until that is ready for a program.
 func (s *sandbox) boot(ctx context.Context) error {
+	if err := s.prepareDevice(ctx); err != nil {
+		return err
+	}
 	k, err := s.launch(ctx)
 	if err != nil {
 		return fmt.Errorf("start runsc: %w", err)
@@ -90,6 +93,9 @@ func (s *sandbox) boot(ctx context.Context) error {
 	}
 	if err != nil {
 		return errors.Join(fmt.Errorf("start runsc: %w", err), k.said.error())
+	}
+	if err := s.show(ctx, k); err != nil {
+		return err
 	}
 	return s.note()
 }
@@ -121,12 +127,13 @@ func (s *sandbox) launch(ctx context.Context) (_ *kernel, err error) {
 		return nil, err
 	}
 	// It waits in the socket until there is somebody to read it.
-	if err := k.guest.Send(wire.Message{Setup: &wire.Setup{Guest: true, Hostname: hostname, Filter: filter,
-		OpenFiles: uint64(s.spec.Limits.OpenFiles), Processes: s.spec.Limits.Processes}}, k.meter); err != nil {
+	if err := k.guest.Send(wire.Message{Setup: &wire.Setup{Guest: true, Network: s.spec.Network, Hostname: hostname,
+		Filter: filter, OpenFiles: uint64(s.spec.Limits.OpenFiles), Processes: s.spec.Limits.Processes}}, k.meter); err != nil {
 		return nil, err
 	}
 	s.boots++
-	return k, s.execute(ctx, k, arguments(fmt.Sprintf("sandbox-%d", s.boots)), far, init)
+	argv := arguments(fmt.Sprintf("sandbox-%d", s.boots), s.spec.Network)
+	return k, s.execute(ctx, k, argv, far, init)
 }
 
 // execute has the guard execute runsc in the sandbox's control groups, with files as its descriptors from 3 on.

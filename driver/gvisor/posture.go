@@ -33,7 +33,7 @@ func (s *sandbox) readPosture(ctx context.Context, k *kernel, inside *wire.Start
 	p := glovebox.Posture{"rung": string(glovebox.IsolationGVisor), "lifeline": "held",
 		"kernel": k.version, "platform": "systrap",
 		"user": s.ids.Describe(), "overhead": strconv.FormatInt(int64(overhead), 10)}
-	if err := readInside(inside, p); err != nil {
+	if err := s.readInside(inside, p); err != nil {
 		return nil, err
 	}
 	if err := k.done(ctx); err != nil {
@@ -61,7 +61,7 @@ func (s *sandbox) readPosture(ctx context.Context, k *kernel, inside *wire.Start
 }
 
 // readInside checks what the kernel in user space says of the program.
-func readInside(f *wire.Started, p glovebox.Posture) error {
+func (s *sandbox) readInside(f *wire.Started, p glovebox.Posture) error {
 	status := statusFields(f.Status)
 	id := strings.Join(slices.Repeat([]string{strconv.Itoa(wire.ProgramID)}, 4), "\t")
 	for _, must := range []struct{ field, value string }{
@@ -72,10 +72,10 @@ func readInside(f *wire.Started, p glovebox.Posture) error {
 			return postureError("%s of the program is %q", must.field, status[must.field])
 		}
 	}
-	if !slices.Equal(f.Interfaces, []string{"lo"}) {
-		return postureError("its network interfaces are %q", f.Interfaces)
+	if err := s.readNetwork(f.Interfaces, p); err != nil {
+		return err
 	}
-	p["no_new_privs"], p["capabilities"], p["network"] = "set", "none", "loopback only"
+	p["no_new_privs"], p["capabilities"] = "set", "none"
 	p["system_calls"] = "no namespaces, no mounts"
 	return nil
 }

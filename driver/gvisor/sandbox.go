@@ -33,6 +33,8 @@ type sandbox struct {
 	assembly *Assembly     // nil: it is for programs
 	held     *held         // the interpreter that waits for its code, if one does
 	spent    bool          // it got its code
+	device   *os.File      // the other end of its network, until that is attached; nil: there is none any more, or none at all
+	attached *wire.Attach  // the files of its network; nil: it was not attached
 
 	mu        sync.Mutex
 	kernel    *kernel
@@ -163,6 +165,9 @@ func (s *sandbox) close(ctx context.Context) error {
 	undo.Push("release ids", s.releaseIDs)
 	if s.group != nil {
 		undo.Push("remove control groups", s.group.Remove)
+	}
+	if s.device != nil {
+		undo.Push("close network", func(context.Context) error { return s.device.Close() })
 	}
 	if s.data != nil {
 		undo.Push("close workspace", func(context.Context) error { return s.data.Close() })

@@ -119,7 +119,7 @@ func (s *sandbox) spawn(ctx context.Context) error {
 }
 
 func (s *sandbox) sendSetup(ctx context.Context) error {
-	config, err := configure(hostname, s.spec.Limits.Disk)
+	config, err := configure(hostname, s.spec.Limits.Disk, s.spec.Network)
 	if s.assembly != nil {
 		config, err = s.assembly.configure()
 	}
@@ -128,7 +128,7 @@ func (s *sandbox) sendSetup(ctx context.Context) error {
 	}
 	spec := s.spec
 	setup := &wire.Setup{
-		KeepOwner: s.ids.KeepOwner, Kernel: true, Inputs: spec.Inputs, Config: config,
+		KeepOwner: s.ids.KeepOwner, Kernel: true, Inputs: spec.Inputs, Config: config, Network: spec.Network,
 		Beside:    []wire.Mount{{Source: s.driver.cfg.Runsc, Target: runscPath}},
 		DiskBytes: int64(spec.Limits.Disk), DiskFiles: spec.Limits.Files, Hostname: hostname,
 		OpenFiles: hostOpenFiles,
@@ -205,5 +205,6 @@ func (d *Driver) checkMachine(l glovebox.Limits) error {
 }
 
 // kernelCapabilities are what runsc needs beside what any init has, over the sandbox's own namespaces: what serves files may
-// keep a set-id bit, which nothing honours, and what makes namespaces within may map id 0.
-var kernelCapabilities = []uintptr{unix.CAP_FSETID, unix.CAP_SETFCAP}
+// keep a set-id bit, which nothing honours, what makes namespaces within may map id 0, and what starts the kernel gives it a
+// packet socket on the interface of its network.
+var kernelCapabilities = []uintptr{unix.CAP_FSETID, unix.CAP_SETFCAP, unix.CAP_NET_RAW}

@@ -118,7 +118,8 @@ func smallRoot(t *testing.T) (root driver.Root, python string) {
 	library := filepath.Join("/usr/lib", filepath.Base(program))
 	root = driver.Root{Mounts: []driver.Mount{{Source: bin, Target: "/usr/bin"}, {Source: library, Target: library}},
 		Links: []driver.Link{{Path: "/bin", Target: "usr/bin"}},
-		Files: []driver.File{{Path: "/etc/hosts", Data: []byte("127.0.0.1 localhost\n")}}}
+		Files: []driver.File{{Path: "/etc/hosts", Data: []byte("127.0.0.1 localhost\n")},
+			{Path: "/etc/passwd", Data: []byte("sandbox:x:1000:1000:sandbox:/workspace:/bin/sh\n")}}}
 	modules, err := filepath.Glob(filepath.Join(library, "lib-dynload", "*.so"))
 	if err != nil {
 		t.Fatal(err)

@@ -40,7 +40,7 @@ const (
 // moduleNames are the parts of the kernel that a guest needs, in the order in which they are loaded. What is built in is
 // left out.
 var moduleNames = []string{
-	"virtio_ring", "virtio", "virtio_mmio", "virtio_console", "virtio_blk", "libcrc32c", "erofs", "overlay",
+	"virtio_ring", "virtio", "virtio_mmio", "virtio_console", "virtio_blk", "libcrc32c", "erofs", "overlay", "tun",
 }
 
 func unavailable(fix, format string, args ...any) error {

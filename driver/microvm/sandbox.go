@@ -39,6 +39,7 @@ type sandbox struct {
 	mu      sync.Mutex
 	names   int64 // of outputs that were listed
 	current *process
+	network *network      // nil: it was not attached
 	lost    chan struct{} // of a held interpreter
 	closing sync.Once
 	closed  error
@@ -366,6 +367,10 @@ func (s *sandbox) Close(ctx context.Context) error {
 
 func (s *sandbox) close(ctx context.Context) error {
 	var undo cleanup.Stack
+	if n := s.network; n != nil {
+		undo.Push("end network", func(context.Context) error { n.work.Wait(); return nil }) // which the machine's end ends
+		undo.Push("close network", func(context.Context) error { n.close(); return nil })
+	}
 	undo.Push("remove folders", s.removeFolders) // once the machine has ended, and so whoever waits for it
 	for _, f := range s.files {
 		undo.Push("close disks", func(context.Context) error { return f.Close() })

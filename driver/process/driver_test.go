@@ -59,9 +59,10 @@ func run(m *testing.M) int {
 	return m.Run()
 }
 
-func newDriver(t *testing.T) driver.Driver {
+func newDriver(t testing.TB) driver.Driver {
 	t.Helper()
-	cfg := process.Config{Init: initBinary, ScratchDir: t.TempDir(), Cgroup: os.Getenv(userCgroupEnv)}
+	cfg := process.Config{Init: initBinary, ScratchDir: t.TempDir(), Cgroup: os.Getenv(userCgroupEnv),
+		NetworkDevice: os.Getenv(tunEnv)}
 	if cfg.Cgroup != "" {
 		cfg.RuntimeDir = filepath.Join(os.TempDir(), "locks") // so that nothing of the user is left
 	}
@@ -89,7 +90,7 @@ func TestConformance(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	subject := drivertest.Subject{New: newDriver, Root: host.Root(), Probe: probeBinary,
+	subject := drivertest.Subject{New: func(t *testing.T) driver.Driver { return newDriver(t) }, Root: host.Root(), Probe: probeBinary,
 		Interpreters: map[string]string{}}
 	for _, lang := range []string{"python", "node", "bash"} {
 		if path, err := host.Interpreter(lang); err == nil {

@@ -117,7 +117,8 @@ func TestOrdinaryUser(t *testing.T) {
 			}
 			var out bytes.Buffer
 			err = asUser([]string{"PATH=/usr/bin:/bin", "TMPDIR=" + scratch, "HOME=" + scratch, c.env + "=" + cgroup,
-				"GLOVEBOX_TEST_INIT=" + initBinary, "GLOVEBOX_TEST_PROBE=" + probeBinary}, &out, c.sys)
+				"GLOVEBOX_TEST_INIT=" + initBinary, "GLOVEBOX_TEST_PROBE=" + probeBinary,
+				tunEnv + "=" + openDevice(t)}, &out, c.sys)
 			if err != nil || strings.Count(out.String(), "--- PASS: TestConformance/") < 30 ||
 				!strings.Contains(out.String(), "--- PASS: TestSupervisorDiesWhileAllIsFrozen") ||
 				!strings.Contains(out.String(), "--- PASS: TestListen/bound") ||

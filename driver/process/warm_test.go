@@ -29,7 +29,7 @@ type warm struct {
 	made   int
 }
 
-func newWarm(t *testing.T) *warm {
+func newWarm(t testing.TB) *warm {
 	t.Helper()
 	im, err := image.Host(image.Config{})
 	if err != nil {

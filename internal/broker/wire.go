@@ -69,7 +69,8 @@ type setupWire struct {
 
 // encode is s as it is sent.
 func (s *Setup) encode() ([]byte, error) {
-	w := setupWire{Secrets: s.Secrets, Environ: map[string]string{}, Resolvers: s.Network.Resolvers, Proxy: s.Network.Proxy.Reveal(),
+	w := setupWire{Secrets: s.Secrets, Environ: map[string]string{}, Resolvers: s.Network.Resolvers,
+		Proxy:         s.Network.Proxy.Reveal(),
 		ProxyResolves: s.Network.ProxyResolves, Roots: s.Roots, Dir: s.Dir}
 	for name, v := range s.Environ {
 		w.Environ[name] = v.Reveal()

@@ -41,6 +41,7 @@ type flow struct {
 	host2    *allowance   // of this host, shared by its flows
 
 	mu      sync.Mutex
+	judged  bool            // host and port may be connected to; of these and what follows nothing changes any more
 	carries egress.Protocol // what it was judged as, once it was
 	expiry  *time.Timer
 	done    bool

@@ -56,7 +56,7 @@ func (a *Attachment) handle(f *flow, e netwire.Event) {
 	}
 	if denial == nil && !f.broker {
 		f.host2 = a.hostAllowance(f.host)
-		f.rejudgeAt(verdict.Expires)
+		f.admit("")
 		if slices.Contains(verdict.Protocols, egress.TCP) {
 			a.passTCP(f)
 			return
@@ -176,8 +176,10 @@ func (a *Attachment) sniff(f *flow) {
 		a.sniffTLS(f)
 	default:
 		_ = f.conn.SetReadDeadline(time.Time{})
-		f.setCarries(egress.HTTP)
-		a.serveHTTP(f, f)
+		if !f.broker && f.denial == nil && a.judgeStream(f.host, f.port, egress.HTTP).Allowed {
+			f.admit(egress.HTTP)
+		}
+		a.serveHTTP(f, f) // which tells each request why not
 	}
 }
 
@@ -239,12 +241,12 @@ func (a *Attachment) sniffTLS(f *flow) {
 	case !v.Allowed:
 		a.deny(f, refusal{reason: v.Reason, rule: v.Rule, layer: layerTLS})
 	case inspect:
-		f.setCarries(egress.HTTPS)
+		f.admit(egress.HTTPS)
 		a.endTLS(f)
 	case h.ech:
 		a.deny(f, refusal{reason: egress.ReasonECH, rule: v.Rule, layer: layerTLS})
 	default:
-		f.setCarries(egress.TLS)
+		f.admit(egress.TLS)
 		a.passTLS(f, v)
 	}
 }
@@ -291,8 +293,11 @@ func (a *Attachment) serveHTTP(f *flow, conn net.Conn) {
 	}
 }
 
-func (f *flow) setCarries(p egress.Protocol) {
+// admit notes what the flow was judged as, so that it ends when it may be that no more. The rules may have changed
+// since they were asked, so they are asked again.
+func (f *flow) admit(p egress.Protocol) {
 	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.carries = p
+	f.judged, f.carries = true, p
+	f.mu.Unlock()
+	f.a.rejudgeFlow(f, egress.ReasonPolicyChanged)
 }

@@ -21,7 +21,7 @@ func (a *Attachment) passTCP(f *flow) {
 		f.reset()
 		return
 	}
-	f.setCarries(egress.TCP)
+	f.admit(egress.TCP)
 	up, err := a.dial(f.ctx, place{f.host, f.port})
 	if err != nil {
 		a.notReached(f, layerTCP, v, err)
@@ -122,13 +122,13 @@ func (a *Attachment) copy(dst io.Writer, src io.Reader, find Finder) error {
 // rejudgeFlow ends a connection that the rules do not allow now, as what it was judged as.
 func (a *Attachment) rejudgeFlow(f *flow, why egress.Reason) {
 	f.mu.Lock()
-	carries := f.carries
+	judged, carries := f.judged, f.carries
 	f.mu.Unlock()
-	if f.denial != nil || f.broker || f.host == (egress.Host{}) {
-		return
+	if !judged {
+		return // it was refused, or is being judged and will be once more
 	}
 	v := a.judgeConnect(f.host, f.port)
-	if v.Allowed && carries != egress.Protocol("") {
+	if v.Allowed && carries != "" {
 		v = a.judgeStream(f.host, f.port, carries)
 	}
 	if v.Allowed && (carries != egress.HTTPS || v.Mode == egress.Inspect) {

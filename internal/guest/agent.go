@@ -52,6 +52,8 @@ func (a *agent) serve(ctx context.Context, method string, args []byte) (any, err
 		})
 	case guestlink.MethodInputs:
 		return decoded(args, func(i guestlink.Inputs) (any, error) { return nil, a.takeInputs(i) })
+	case guestlink.MethodAttach:
+		return decoded(args, func(n guestlink.Attach) (any, error) { return nil, a.attach(ctx, n) })
 	case guestlink.MethodExec:
 		return decoded(args, func(e guestlink.Exec) (any, error) { return a.exec(ctx, e) })
 	case guestlink.MethodOpen:

@@ -22,6 +22,7 @@ const (
 	MethodFork     = "fork"     // Start → nothing
 	MethodResize   = "resize"   // glovebox.Limits → nothing
 	MethodInputs   = "inputs"   // Inputs → nothing
+	MethodAttach   = "attach"   // Attach → nothing
 	MethodExec     = "exec"     // Exec → Executed
 	MethodExited   = "exited"   // nothing → driver.Exit, when the leader has ended
 	MethodLost     = "lost"     // nothing → nothing, when the interpreter that is held has ended
@@ -78,6 +79,19 @@ type Input struct {
 	Size     int64
 }
 
+// Attach is driver.Network on its way, with the streams that carry its packets (see SendPackets): In goes to the guest.
+type Attach struct {
+	Contents    [][]byte
+	Files, Over []File
+	In, Out     uint32
+}
+
+// File is a driver.File, whose Data is one of the contents.
+type File struct {
+	Path    string
+	Content int
+}
+
 // Exec is driver.Command on its way: streams by number, and bytes that need be no text.
 type Exec struct {
 	Argv, Env      [][]byte
@@ -128,7 +142,8 @@ var kinds = []struct {
 	err  error
 }{
 	{"not regular", driver.ErrNotRegular}, {"left behind", driver.ErrLeftBehind}, {"released", driver.ErrReleased},
-	{"no templates", driver.ErrNoTemplates}, {"not there", fs.ErrNotExist}, {"not allowed", fs.ErrPermission},
+	{"no templates", driver.ErrNoTemplates}, {"attached", driver.ErrAttached}, {"not there", fs.ErrNotExist},
+	{"not allowed", fs.ErrPermission},
 }
 
 // farError is an error of the other end.

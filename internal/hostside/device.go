@@ -48,7 +48,8 @@ func NetworkRefusal(path string) *Refusal {
 	f, err := openFile(path, flags)
 	if err != nil {
 		return &Refusal{"the device of networks, " + path + ", cannot be opened: " + err.Error(),
-			"modprobe tun, and see that it is loaded at each start (/etc/modules-load.d); in a container: docker run --device " + path}
+			"modprobe tun, and see that it is loaded at each start (/etc/modules-load.d); in a container: docker run --device " +
+				path}
 	}
 	f.Close()
 	return nil

@@ -25,7 +25,8 @@ func Shown(n driver.Network) *wire.Attach {
 
 // CheckRoutes tells whether all that /proc/net/route says is that there is the link, and that everything goes to its router.
 func CheckRoutes(routes string) bool {
-	want := [][]string{{wire.Interface, "00000000", "010012C6", "00000000"}, {wire.Interface, "000012C6", "00000000", "FCFFFFFF"}}
+	want := [][]string{{wire.Interface, "00000000", "010012C6", "00000000"},
+		{wire.Interface, "000012C6", "00000000", "FCFFFFFF"}}
 	var got [][]string
 	for line := range strings.Lines(routes) {
 		if f := strings.Fields(line); len(f) > 7 && f[0] != "Iface" {

@@ -21,30 +21,36 @@ import (
 //
 //	go test -run '^$' -bench . -benchtime 2s ./internal/netd
 
-// startNetd runs a netd as a process of its own, as it is in the product.
-func startNetd(b testing.TB, tap bool, g gateway) (*world, *os.Process) {
-	b.Helper()
-	link := newLinkFile(b, tap, netwire.MTU)
+// startNetd runs a netd as a process of its own, as it is in the product, with an interface.
+func startNetd(t testing.TB, tap bool, s netwire.Setup, g gateway) (*world, *os.Process) {
+	t.Helper()
+	s.TAP = tap
+	return startNetdOn(t, s, newLinkFile(t, tap, netwire.MTU), g)
+}
+
+// startNetdOn is startNetd with a link of any kind.
+func startNetdOn(t testing.TB, s netwire.Setup, link *os.File, g gateway) (*world, *os.Process) {
+	t.Helper()
 	near, far, err := netwire.Pair()
 	if err != nil {
-		b.Fatal(err)
+		t.Fatal(err)
 	}
 	cmd := exec.Command("/proc/self/exe")
-	cmd.Env = append(os.Environ(), roleVar+"="+roleNetd, "GOMAXPROCS="+os.Getenv("NETD_PROCS"))
+	cmd.Env = append(os.Environ(), roleVar+"="+roleNetd)
 	cmd.Stderr = os.Stderr
 	cmd.ExtraFiles = []*os.File{far}
 	if err := cmd.Start(); err != nil {
-		b.Fatal(err)
+		t.Fatal(err)
 	}
 	far.Close()
-	w := joinWorld(b, netwire.Setup{TAP: tap, Quotas: netwire.Quotas{OpenFlows: 4096, FlowsPerSecond: 4096}}, near, link, g)
+	w := joinWorld(t, s, near, link, g)
 	w.end = sync.OnceFunc(func() {
 		w.host.Close()
 		if err := cmd.Wait(); err != nil {
-			b.Errorf("netd ended: %v", err)
+			t.Errorf("netd ended: %v", err)
 		}
 	})
-	b.Cleanup(w.end)
+	t.Cleanup(w.end)
 	return w, cmd.Process
 }
 
@@ -134,7 +140,8 @@ func ways(b *testing.B, tap bool) map[string]func() (net.Conn, error) {
 	address := upstream(b)
 	var counted atomic.Int64
 	proxy := connectProxy(b, address, &counted)
-	_, _ = startNetd(b, tap, all(relayTo(address, &counted)))
+	quotas := netwire.Quotas{OpenFlows: netwire.MaxStreams, FlowsPerSecond: netwire.MaxStreams}
+	_, _ = startNetd(b, tap, netwire.Setup{Quotas: quotas}, all(relayTo(address, &counted)))
 	through := net.JoinHostPort(resolve(b, "good.test"), "80")
 	return map[string]func() (net.Conn, error){
 		"direct": func() (net.Conn, error) { return net.Dial("tcp", address) },

@@ -20,9 +20,8 @@ const (
 // serveDNS answers questions on a connection, each with its length before it, one after the other.
 func (n *network) serveDNS(r *tcp.ForwarderRequest) {
 	var queue waiter.Queue
-	ep, failed := r.CreateEndpoint(&queue)
-	n.finish(r, failed != nil)
-	if failed != nil {
+	ep := n.shake(r, &queue)
+	if ep == nil {
 		return
 	}
 	conn := gonet.NewTCPConn(&queue, ep)

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
@@ -17,6 +18,8 @@ const (
 	// decidePatience is how long the gateway may take to decide about a connection. It dials before it accepts, where nobody
 	// could be told afterwards.
 	decidePatience = time.Minute
+	// shakePatience is how long the sandbox may take to complete a connection that it asked for. Its kernel takes no time.
+	shakePatience = 10 * time.Second
 	// maxResolving bounds the connections on which questions are asked.
 	maxResolving = 8
 )
@@ -295,13 +298,48 @@ func (n *network) finish(r *tcp.ForwarderRequest, reset bool) {
 	n.flows.complete(id)
 }
 
+// shake completes a connection with the sandbox; nil is that the sandbox did not, in time.
+func (n *network) shake(r *tcp.ForwarderRequest, queue *waiter.Queue) tcpip.Endpoint {
+	id := r.ID()
+	shaken := make(chan struct{})
+	n.work.Go(func() {
+		patience := time.NewTimer(shakePatience)
+		defer patience.Stop()
+		select {
+		case <-shaken:
+			return
+		case <-patience.C:
+		case <-n.done:
+		}
+		// The stack has no other way to give up early, and does not have the connection before its first answer.
+		again := time.NewTicker(10 * time.Millisecond)
+		defer again.Stop()
+		for {
+			if half := n.stack.FindTransportEndpoint(header.IPv4ProtocolNumber, tcp.ProtocolNumber, id, nic); half != nil {
+				half.Abort()
+			}
+			select {
+			case <-shaken:
+				return
+			case <-again.C:
+			}
+		}
+	})
+	ep, err := r.CreateEndpoint(queue)
+	close(shaken)
+	n.finish(r, err != nil)
+	if err != nil {
+		return nil
+	}
+	return ep
+}
+
 // connect completes a connection and copies both ways until it has ended. It returns how many bytes it carried.
 func (n *network) connect(r *tcp.ForwarderRequest, fl *flow, stream *os.File) (up, down uint64) {
 	defer stream.Close()
 	var queue waiter.Queue
-	ep, err := r.CreateEndpoint(&queue)
-	n.finish(r, err != nil)
-	if err != nil {
+	ep := n.shake(r, &queue)
+	if ep == nil {
 		return 0, 0
 	}
 	c, failed := newRelay(ep, &queue, stream, n.flows.share(), &n.buffers)
@@ -310,6 +348,8 @@ func (n *network) connect(r *tcp.ForwarderRequest, fl *flow, stream *os.File) (u
 		return 0, 0
 	}
 	n.flows.connected(fl, c.cut)
+	n.report.stir()
+	defer n.report.stir()
 	c.run(n.flows.quotas, &n.up, &n.down)
 	c.settle(n.done)
 	return c.up.Load(), c.down.Load()

@@ -106,9 +106,9 @@ func (n *network) configure() error {
 	sack, moderate := tcpip.TCPSACKEnabled(true), tcpip.TCPModerateReceiveBufferOption(false)
 	reuse := tcpip.TCPTimeWaitReuseGlobal
 	linger, wait := tcpip.TCPLingerTimeoutOption(5*time.Second), tcpip.TCPTimeWaitTimeoutOption(250*time.Millisecond)
-	syns, retries := tcpip.TCPSynRetriesOption(2), tcpip.TCPMaxRetriesOption(8)
+	retries := tcpip.TCPMaxRetriesOption(8)
 	for _, option := range []tcpip.SettableTransportProtocolOption{
-		&sack, &moderate, &reuse, &linger, &wait, &syns, &retries,
+		&sack, &moderate, &reuse, &linger, &wait, &retries,
 		&tcpip.TCPReceiveBufferSizeRangeOption{Min: 4 << 10, Default: smallestBuffer, Max: largestBuffer},
 		&tcpip.TCPSendBufferSizeRangeOption{Min: 4 << 10, Default: smallestBuffer, Max: largestBuffer},
 	} {

@@ -62,7 +62,17 @@ func answered(t testing.TB, r *resolver, message []byte, udp bool) *dnsmessage.M
 	return &m
 }
 
-func TestAnswers(t *testing.T) {
+// noAnswer is the code of a message that is not answered.
+const noAnswer = dnsmessage.RCode(99)
+
+type answerCase struct {
+	message []byte
+	code    dnsmessage.RCode
+	address bool
+}
+
+// answerCases are messages and what becomes of them.
+func answerCases() map[string]answerCase {
 	header := func(bits uint16, counts ...uint16) []byte {
 		b := binary.BigEndian.AppendUint16([]byte{0, 77}, bits)
 		for _, c := range counts {
@@ -81,13 +91,8 @@ func TestAnswers(t *testing.T) {
 		b[11] = byte(len(additional) / len(opt))
 		return b
 	}
-	r := newResolver(netwire.Quotas{NamesPerMinute: 1000, NamesPerParent: 1000})
-	const none = dnsmessage.RCode(99)
-	for name, c := range map[string]struct {
-		message []byte
-		code    dnsmessage.RCode
-		address bool
-	}{
+	const none = noAnswer
+	return map[string]answerCase{
 		"a name":               {a("good", "test"), 0, true},
 		"in capitals":          {a("GOOD", "Test"), 0, true},
 		"underscores":          {a("_srv", "good", "test"), 0, true},
@@ -128,11 +133,16 @@ func TestAnswers(t *testing.T) {
 		"a later version":      {with(a("good", "test"), 0, 0, 41, 16, 0, 0, 9, 0, 0, 0, 0), 0, false}, // BADVERS is 16: its low bits are 0
 		"answers that are not": {append(header(0, 1, 9, 0, 0), a("good", "test")[12:]...), dnsmessage.RCodeFormatError, false},
 		"too long":             {append(a("good", "test"), make([]byte, maxQuestion)...), none, false},
-	} {
+	}
+}
+
+func TestAnswers(t *testing.T) {
+	r := newResolver(netwire.Quotas{NamesPerMinute: 1000, NamesPerParent: 1000})
+	for name, c := range answerCases() {
 		m := answered(t, r, c.message, true)
 		switch {
-		case m == nil && c.code == none:
-		case m == nil || c.code == none:
+		case m == nil && c.code == noAnswer:
+		case m == nil || c.code == noAnswer:
 			t.Errorf("%s was answered with %+v", name, m)
 		case m.ID != 77 || !m.Response || m.RCode != c.code || (len(m.Answers) == 1) != c.address:
 			t.Errorf("%s was answered with %+v", name, m)

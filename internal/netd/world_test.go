@@ -3,6 +3,7 @@ package netd
 import (
 	"context"
 	"io"
+	"iter"
 	"net"
 	"os"
 	"sync"
@@ -143,7 +144,7 @@ func (w *world) await(what string, fits func(netwire.Event) bool) netwire.Event 
 			}
 		}
 		if w.ended {
-			w.t.Fatalf("no event: %s\nthere were %+v", what, w.events)
+			w.t.Fatalf("no event: %s\nof %d the last were %+v", what, len(w.events), w.events[max(0, len(w.events)-5):])
 		}
 		w.cond.Wait()
 	}
@@ -152,6 +153,27 @@ func (w *world) await(what string, fits func(netwire.Event) bool) netwire.Event 
 func (w *world) awaitDrop(why netwire.Why) netwire.Event {
 	w.t.Helper()
 	return w.await(why.String(), func(e netwire.Event) bool { return e.Kind == netwire.KindDropped && e.Why == why })
+}
+
+// opened are the connections that are asked for, until netd ends.
+func (w *world) opened() iter.Seq[netwire.Event] {
+	return func(yield func(netwire.Event) bool) {
+		for seen := 0; ; seen++ {
+			w.mu.Lock()
+			for seen == len(w.events) && !w.ended {
+				w.cond.Wait()
+			}
+			if seen == len(w.events) {
+				w.mu.Unlock()
+				return
+			}
+			e := w.events[seen]
+			w.mu.Unlock()
+			if e.Kind == netwire.KindOpen && !yield(e) {
+				return
+			}
+		}
+	}
 }
 
 // count counts events of a kind so far.

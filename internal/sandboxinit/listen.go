@@ -21,8 +21,8 @@ import (
 
 // The kernel counts a TCP connection for whoever accepts it, so what waits to be accepted is counted for nobody. Two things
 // bound it: a connection holds little (see wire.ReceiveBuffer), and no more than wire.WaitingConnections wait in the whole
-// sandbox, or wire.AttachedConnections in one that has a network. For that the filter sends every listen(2) to init, which does it in the program's place on the very socket, so
-// that nothing the program changes meanwhile matters.
+// sandbox, or wire.AttachedConnections in one that has a network. For that the filter sends every listen(2) to init, which
+// does it in the program's place on the very socket, so that nothing the program changes meanwhile matters.
 
 // longestQueue is the most connections that wait at one socket, whatever is asked for; the kernel's own bound was this for
 // long (listen(2), somaxconn).

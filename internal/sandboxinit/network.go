@@ -16,16 +16,21 @@ import (
 
 // attachNetwork makes the network and tells what the kernel says of it. An error means that the socket is broken.
 func (s *sandbox) attachNetwork(a *wire.Attach, files []*os.File) error {
-	if s.setup == nil || !s.setup.Network || s.attached || s.waiting != nil {
+	if s.setup == nil || !s.setup.Network || s.attached && !s.setup.Kernel || s.waiting != nil {
 		return s.fail(step("attach network", errors.New("the sandbox is not made for it, or not in a state for it")))
 	}
 	s.attached = true // whatever becomes of it
 	var link []*os.File
 	defer func() { wire.CloseAll(link) }() // the only one that stays is that of the driver
-	if a.Device != wire.NoDevice {
-		if len(files) != 1 {
-			return s.fail(step("attach network", errors.New("descriptor missing")))
+	switch {
+	case a.Device == wire.NoDevice:
+	case s.setup.Kernel && len(files) == 0:
+		if err := s.configureAgain(); err != nil {
+			return s.fail(step("configure interface again", err))
 		}
+	case len(files) != 1:
+		return s.fail(step("attach network", errors.New("descriptor missing")))
+	default:
 		device, err := s.takeDevice(files[0], a.Reopen)
 		if err != nil {
 			return s.fail(step("open network device", err))
@@ -108,7 +113,7 @@ func (s *sandbox) makeInterface(device *os.File, kind wire.Device) error {
 	return step("configure interface", configureInterface(sock))
 }
 
-// shortenQueue bounds what waits to be read from the link. By the older call the kernel lets the host's own root alone do so.
+// shortenQueue bounds what waits to be read from the link. By the older call only the host's own root may.
 func shortenQueue(sock int) error {
 	req, err := unix.NewIfreq(wire.Interface)
 	if err != nil {
@@ -128,7 +133,8 @@ func shortenQueue(sock int) error {
 		about  unix.RtAttr
 		length uint32
 	}{about: unix.RtAttr{Len: unix.SizeofRtAttr + 4, Type: unix.IFLA_TXQLEN}, length: wire.LinkQueue}
-	m.header = unix.NlMsghdr{Len: uint32(unsafe.Sizeof(m)), Type: unix.RTM_SETLINK, Flags: unix.NLM_F_REQUEST | unix.NLM_F_ACK}
+	m.header = unix.NlMsghdr{Len: uint32(unsafe.Sizeof(m)), Type: unix.RTM_SETLINK,
+		Flags: unix.NLM_F_REQUEST | unix.NLM_F_ACK}
 	m.link.Index = int32(req.Uint32())
 	if _, err := unix.Write(kernel, unsafe.Slice((*byte)(unsafe.Pointer(&m)), unsafe.Sizeof(m))); err != nil {
 		return err
@@ -146,6 +152,19 @@ func shortenQueue(sock int) error {
 		return errors.New("the kernel answered something else")
 	case answer.errno != 0:
 		return unix.Errno(-answer.errno)
+	}
+	return nil
+}
+
+// configureAgain is for the next kernel on an interface. It does nothing if whoever had its other end has closed that.
+func (s *sandbox) configureAgain() error {
+	sock, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(sock)
+	if err := configureInterface(sock); !errors.Is(err, unix.ENODEV) {
+		return err
 	}
 	return nil
 }
@@ -194,8 +213,8 @@ type route struct {
 	irtt         uint16
 }
 
-// roomForNetwork makes where Attach will show its files, in a root that cannot be changed any more by then. Where a folder of
-// an image is /etc, that is shown through an overlay of what it lacks.
+// roomForNetwork makes where Attach will show its files, in a root that cannot be changed any more by then. Where /etc is a
+// folder of an image, that is shown through an overlay of what it lacks.
 func (s *sandbox) roomForNetwork() error {
 	if !s.setup.Network {
 		return nil
@@ -235,7 +254,8 @@ func (s *sandbox) overlayEtc() error {
 	}
 	servers, err := s.inRoot(wire.NameServers, unix.O_PATH|unix.O_NOFOLLOW, 0)
 	if errors.Is(err, unix.ENOENT) {
-		servers, err = unix.Openat(fd, path.Base(wire.NameServers), unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_CLOEXEC, 0o444)
+		servers, err = unix.Openat(fd, path.Base(wire.NameServers),
+			unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_CLOEXEC, 0o444)
 	}
 	if err != nil {
 		return err
@@ -327,7 +347,8 @@ func contentName(n int) string { return fmt.Sprintf(".%d", n) }
 // writeFiles writes each content once, below the folder dir, and gives it the names of the files that are not Over.
 func writeFiles(dir int, a *wire.Attach) error {
 	for i, b := range a.Contents {
-		fd, err := unix.Openat(dir, contentName(i), unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o444)
+		fd, err := unix.Openat(dir, contentName(i),
+			unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o444)
 		if err != nil {
 			return err
 		}
@@ -364,8 +385,8 @@ func writeFiles(dir int, a *wire.Attach) error {
 	return nil
 }
 
-// showInGuest is show on a kernel in user space, which has the older calls alone. What is there is an image's, read-only, and
-// its program has not begun.
+// showInGuest is show on a kernel in user space, which has the older calls alone. What is there is an image's, read-only,
+// and its program has not begun.
 func (s *sandbox) showInGuest(a *wire.Attach) error {
 	const attr = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
 	if err := unix.Mount("network", wire.NetworkDir, "tmpfs", attr, strings.Join(filesOptions(a)[2:], ",")); err != nil {

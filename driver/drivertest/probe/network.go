@@ -90,7 +90,8 @@ func meddle([]string) error {
 		request("address "+name, unix.SIOCSIFADDR, name, func(r *unix.Ifreq) { _ = r.SetInet4Addr([]byte{10, 0, 0, 1}) })
 	}
 	var route [120]byte // struct rtentry: a way to everything by 198.18.0.3
-	for at, b := range map[int][]byte{8: {unix.AF_INET}, 24: {unix.AF_INET, 0, 0, 0, 198, 18, 0, 3}, 40: {unix.AF_INET}, 56: {3}} {
+	for at, b := range map[int][]byte{8: {unix.AF_INET}, 24: {unix.AF_INET, 0, 0, 0, 198, 18, 0, 3}, 40: {unix.AF_INET},
+		56: {unix.RTF_UP | unix.RTF_GATEWAY}} {
 		copy(route[at:], b)
 	}
 	for what, number := range map[string]uintptr{"add route": unix.SIOCADDRT, "delete route": unix.SIOCDELRT} {
@@ -108,8 +109,10 @@ func meddle([]string) error {
 		answer(what, err)
 	}
 	for _, path := range []string{"/dev/net/tun", "/dev/tun", "/dev/vhost-net"} {
-		_, err := os.OpenFile(path, os.O_RDWR, 0)
-		answer(path, err)
+		f, err := os.OpenFile(path, os.O_RDWR, 0)
+		if answer(path, err); err == nil {
+			f.Close()
+		}
 	}
 	for _, path := range []string{"/proc/sys/net/ipv4/tcp_rmem", "/proc/sys/net/ipv4/ip_forward",
 		"/proc/sys/net/ipv6/conf/all/disable_ipv6"} {

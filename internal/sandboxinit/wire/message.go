@@ -198,7 +198,8 @@ type Process struct {
 	Namespaces []string // as in Started
 }
 
-// Attach gives the sandbox a network device, whose descriptor comes with the message, or files that go with it, or both.
+// Attach gives the sandbox a network device, whose descriptor comes with the message, or files that go with it, or both. A
+// Kernel's device that it had before, named without a descriptor, is given its address again, which the kernel before took.
 type Attach struct {
 	Device Device
 	// Reopen says that the descriptor is a name for the device only: init opens it, in the sandbox's own network namespace.
