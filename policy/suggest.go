@@ -129,12 +129,14 @@ func placeOf(f glovebox.EgressFlow) (at place, why string) {
 		at.protocol = egress.TCP
 	case reason == egress.ReasonClientTLS || f.Layer == "tls" && (f.Allowed || reason == egress.ReasonNotHTTPOrTLS):
 		at.protocol = egress.TLS
-	case f.Layer == "tcp" && !webPort(f.Port):
-		at.protocol, at.guessed = egress.TCP, true
 	case f.Port == 443:
 		at.protocol = egress.HTTPS
 	case f.Port == 80:
 		at.protocol = egress.HTTP
+	case f.Layer == "tcp" && !webPort(f.Port):
+		at.protocol, at.guessed = egress.TCP, true
+	case f.Layer == "tcp":
+		at.guessed = true
 	}
 	return at, ""
 }
@@ -142,6 +144,11 @@ func placeOf(f glovebox.EgressFlow) (at place, why string) {
 // webPort is true of ports at which nearly always HTTP is spoken.
 func webPort(port int) bool {
 	return slices.Contains([]int{80, 443, 3000, 5000, 9000, 9443}, port) || port >= 8000 && port < 9000
+}
+
+// LetThrough is true of what the rules allowed, also where the server could then not be reached.
+func LetThrough(f glovebox.EgressFlow) bool {
+	return f.Allowed || f.Reason == string(egress.ReasonUpstreamFailed) || f.Reason == string(egress.ReasonUpstreamTLS)
 }
 
 // want is what was wanted at a place.
@@ -162,7 +169,7 @@ func (w *want) add(f glovebox.EgressFlow) bool {
 	}
 	n := max(f.Count, 1)
 	w.tried += n
-	if !f.Allowed {
+	if !LetThrough(f) {
 		w.refused += n
 	}
 	w.webSocket = w.webSocket || f.Reason == string(egress.ReasonWebSocket)

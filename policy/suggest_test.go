@@ -78,6 +78,10 @@ func TestSuggest(t *testing.T) {
 			letThrough(t, rules, tt.flows, s.Left)
 		})
 	}
+	s := Suggest([]glovebox.EgressFlow{flow("a.test", 443, "http", "upstream-failed", "GET", "/"), flow("b.test", 8080, "tcp", "port", "", "")})
+	if len(s.Rules) != 2 || s.Rules[0].Refused != 0 || s.Rules[1].Refused != 1 || !s.Rules[1].Guessed {
+		t.Errorf("%+v", s)
+	}
 	if s := Suggest([]glovebox.EgressFlow{{Reason: "host-not-allowed", Count: 7}}); s.Whole || !Suggest(nil).Whole {
 		t.Error("what is not known is not told")
 	}

@@ -278,7 +278,7 @@ func triedAs(one policy.SuggestedRule) string {
 		text += ", allowed"
 	}
 	if one.Guessed {
-		text += "; it did not come to say what it would speak: tcp is a guess"
+		text += "; it did not come to say what it would speak: this is a guess"
 	}
 	return text
 }

@@ -89,7 +89,7 @@ func TestPolicySuggest(t *testing.T) {
 	if diff := cmp.Diff(want, s.policy.Egress.Rules); diff != "" {
 		t.Errorf("%s\n%s", diff, out)
 	}
-	for _, want := range []string{"tried 4 times, refused 3", "tcp is a guess", "there may be more", "rules are about names",
+	for _, want := range []string{"tried 4 times, refused 3", "this is a guess", "there may be more", "rules are about names",
 		"--allow 1.e5.example:8443 --allow https://api.example.com --allow tcp://db.example.com:5432"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("without %q:\n%s", want, out)
@@ -156,7 +156,11 @@ func TestRefusalsAreTold(t *testing.T) {
 	}
 	exit, _, errs = tl.run("run", "--trust", "model", "-c", strings.Repeat("refuse a.test port\n", 9)+"refuse 1.test port\nrefuse 2.test port\n"+
 		"refuse 3.test port\nrefuse 4.test port\nrefuse 5.test port\nrefuse 6.test port")
-	if exit != 0 || strings.Count(errs, "refused: ") != 5 || !strings.Contains(errs, "2 more were refused") {
+	if exit != 0 || strings.Count(errs, "glovebox: refused: ") != 5 || !strings.Contains(errs, "2 more were refused") {
+		t.Errorf("%d %q", exit, errs)
+	}
+	exit, _, errs = tl.run("run", "--trust", "model", "-c", "refuse a.test upstream-failed\nrefuse 1.1 ip-literal")
+	if exit != 0 || !strings.Contains(errs, "not reached: a.test:443: upstream-failed\n") || strings.Contains(errs, "suggest") {
 		t.Errorf("%d %q", exit, errs)
 	}
 	if _, _, errs = tl.run("run", "--trust", "model", "--json", "-c", "refuse a.test port"); errs != "" {

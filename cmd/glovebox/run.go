@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"glovebox"
+	"glovebox/policy"
 )
 
 // endings are the signals that cancel a run: each ends it with a result and a record.
@@ -258,18 +259,25 @@ func (a *app) reportRefusals(res *glovebox.Result) {
 			say(a.errs, fmt.Sprintf("%d more were refused: `glovebox trace show %s` lists them", len(all)-i, res.ID))
 			break
 		}
-		say(a.errs, "refused: "+text)
+		say(a.errs, text)
 	}
-	if len(all) > 0 {
-		say(a.errs, "`glovebox policy suggest "+res.ID+"` prints what would have let it through")
+	for _, one := range policy.Suggest(res.Egress).Rules {
+		if one.Refused > 0 {
+			say(a.errs, "`glovebox policy suggest "+res.ID+"` prints what would have let it through")
+			break
+		}
 	}
 }
 
-// refusals are the places that the gateway refused, each with the reason.
+// refusals are the places that the gateway refused or could not reach, each with the reason.
 func refusals(res *glovebox.Result) []string {
 	var all []string
 	for _, f := range res.Egress {
-		if text := reached(f) + ": " + f.Reason; !f.Allowed && !slices.Contains(all, text) {
+		what := "refused: "
+		if policy.LetThrough(f) {
+			what = "not reached: "
+		}
+		if text := what + reached(f) + ": " + f.Reason; !f.Allowed && !slices.Contains(all, text) {
 			all = append(all, text)
 		}
 	}
