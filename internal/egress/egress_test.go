@@ -5,6 +5,7 @@ import (
 	"net/url"
 	pathpkg "path"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -216,6 +217,37 @@ func TestEscapedSlashes(t *testing.T) {
 		v := rules.Request(host(t, tt.host), 443, HTTPS, "GET", path)
 		if v.Allowed != (tt.why == "") || string(v.Reason) != tt.why || v.Rule != tt.rule {
 			t.Errorf("%s%s: %+v, want %s %q", tt.host, tt.path, v, tt.rule, tt.why)
+		}
+	}
+}
+
+// TestDeniedPathsAreNotBypassed: where requests are not seen, what denies some of them denies them all.
+func TestDeniedPathsAreNotBypassed(t *testing.T) {
+	deny := glovebox.EgressRule{ID: "never", Host: "a.test", Paths: []string{"/admin/**"}, Deny: true}
+	http := deny
+	http.Protocols = []string{"http"}
+	for name, tt := range map[string]struct {
+		allow glovebox.EgressRule
+		deny  glovebox.EgressRule
+		want  []Protocol
+	}{
+		"inspected": {glovebox.EgressRule{Host: "a.test"}, deny, []Protocol{HTTPS}},
+		"sni":       {glovebox.EgressRule{Host: "a.test", Mode: "sni"}, deny, nil},
+		"tls":       {glovebox.EgressRule{Host: "a.test", Protocols: []string{"tls"}}, deny, nil},
+		"tcp":       {glovebox.EgressRule{Host: "a.test", Protocols: []string{"tcp"}, Ports: []int{443}}, deny, nil},
+		"tcp http":  {glovebox.EgressRule{Host: "a.test", Protocols: []string{"tcp"}, Ports: []int{443}}, http, nil},
+		"http sni":  {glovebox.EgressRule{Host: "a.test", Mode: "sni"}, http, []Protocol{HTTPS}},
+	} {
+		rules := compiled(t, tt.allow, tt.deny)
+		v := rules.Connect(host(t, "a.test"), 443)
+		if v.Allowed != (tt.want != nil) || !cmp.Equal(v.Protocols, tt.want) {
+			t.Errorf("%s: connect %+v", name, v)
+		}
+		for _, p := range []Protocol{HTTPS, TLS, TCP} {
+			want := slices.Contains(tt.want, p) || name == "http sni" && p == TLS
+			if v := rules.Stream(host(t, "a.test"), 443, p); v.Allowed != want {
+				t.Errorf("%s: %s %+v", name, p, v)
+			}
 		}
 	}
 }

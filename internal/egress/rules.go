@@ -181,6 +181,7 @@ type asked struct {
 	host     Host
 	port     uint16
 	protocol Protocol // empty: any
+	blind    bool     // what follows is not opened
 	request  bool
 	method   string
 	path     []string
@@ -191,7 +192,7 @@ func (r *Rules) Connect(h Host, port uint16) Verdict { return r.judge(asked{host
 
 // Stream says whether a connection may speak a protocol.
 func (r *Rules) Stream(h Host, port uint16, p Protocol) Verdict {
-	return r.judge(asked{host: h, port: port, protocol: p})
+	return r.judge(asked{host: h, port: port, protocol: p, blind: p == TLS || p == TCP})
 }
 
 // Request says whether a request may be made; its path is a CanonicalPath.
@@ -208,10 +209,8 @@ func (r *Rules) judge(a asked) Verdict {
 		return no
 	}
 	now := time.Now()
-	for i := range r.rules {
-		if d := &r.rules[i]; d.deny && d.live(now) && d.denies(a) {
-			return Verdict{Rule: d.id, Reason: ReasonHostNotAllowed}
-		}
+	if d := r.denier(a, now); d != nil {
+		return Verdict{Rule: d.id, Reason: ReasonHostNotAllowed}
 	}
 	var yes Verdict
 	closest := 0
@@ -223,7 +222,7 @@ func (r *Rules) judge(a asked) Verdict {
 		stage, reason, protocols := g.gives(a, now)
 		switch {
 		case reason == "":
-			yes.widen(g, r.allowedProtocols(a, protocols, now))
+			yes.widen(g, r.allowedProtocols(a, protocols, g.mode, now))
 		case stage > closest:
 			closest, no = stage, Verdict{Rule: g.id, Reason: reason}
 		}
@@ -231,13 +230,29 @@ func (r *Rules) judge(a asked) Verdict {
 	if yes.Allowed && a.protocol == "" && len(yes.Protocols) == 0 {
 		return Verdict{Reason: ReasonHostNotAllowed}
 	}
+	if a.blind = yes.Allowed && yes.Mode == SNI && !a.request; a.blind && a.protocol == HTTPS {
+		if d := r.denier(a, now); d != nil {
+			return Verdict{Rule: d.id, Reason: ReasonHostNotAllowed}
+		}
+	}
 	if yes.Allowed {
 		return yes
 	}
 	return no
 }
 
-// denies is true where a rule that denies holds for a. Of a connection only one that asks nothing of requests does.
+// denier is a rule that denies a; nil: none does.
+func (r *Rules) denier(a asked, now time.Time) *rule {
+	for i := range r.rules {
+		if d := &r.rules[i]; d.deny && d.live(now) && d.denies(a) {
+			return d
+		}
+	}
+	return nil
+}
+
+// denies is true where a rule that denies holds for a. Of a connection only one that asks nothing of requests does, unless
+// nobody would see the requests.
 func (r *rule) denies(a asked) bool {
 	if !r.pattern.Match(a.host) {
 		return false
@@ -248,6 +263,8 @@ func (r *rule) denies(a asked) bool {
 		return false
 	case a.protocol == "":
 		return r.asksNothing() && len(r.protocols) == 0
+	case a.blind && !r.asksNothing():
+		return a.protocol == TCP || slices.Contains(protocols, HTTPS) || slices.Contains(protocols, a.protocol)
 	case !slices.Contains(protocols, a.protocol):
 		return false
 	case !a.request:
@@ -288,15 +305,14 @@ func (r *rule) wantsPath(path []string) bool {
 	return len(r.paths) == 0 || slices.ContainsFunc(r.paths, func(p pathPattern) bool { return p.match(path) })
 }
 
-// allowedProtocols is protocols without those that a rule denies at the place asked for.
-func (r *Rules) allowedProtocols(a asked, protocols []Protocol, now time.Time) []Protocol {
+// allowedProtocols is protocols, of which https is judged in a mode, without those that a rule denies at the place asked for.
+func (r *Rules) allowedProtocols(a asked, protocols []Protocol, mode Mode, now time.Time) []Protocol {
 	if a.protocol != "" {
 		return []Protocol{a.protocol}
 	}
 	return slices.DeleteFunc(slices.Clone(protocols), func(p Protocol) bool {
-		return slices.ContainsFunc(r.rules, func(d rule) bool {
-			return d.deny && d.live(now) && d.denies(asked{host: a.host, port: a.port, protocol: p})
-		})
+		blind := p == TLS || p == TCP || p == HTTPS && mode == SNI
+		return r.denier(asked{host: a.host, port: a.port, protocol: p, blind: blind}, now) != nil
 	})
 }
 
