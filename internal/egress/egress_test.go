@@ -282,30 +282,6 @@ func TestStarsEndAtStrangers(t *testing.T) {
 	}
 }
 
-func TestWarnings(t *testing.T) {
-	for name, tt := range map[string]struct {
-		rule glovebox.EgressRule
-		want string
-	}{
-		"own":            {glovebox.EgressRule{Host: "api.example.com"}, ""},
-		"buckets":        {glovebox.EgressRule{ID: "s3", Host: "s3.amazonaws.com"}, "s3: anybody may have a place at s3.amazonaws.com"},
-		"one bucket":     {glovebox.EgressRule{Host: "mine.s3.amazonaws.com"}, ""},
-		"bucket by path": {glovebox.EgressRule{Host: "storage.googleapis.com", Paths: []string{"/mine/**"}}, ""},
-		"paste":          {glovebox.EgressRule{Host: "pastebin.com"}, "rule 1 (pastebin.com): anybody"},
-		"below":          {glovebox.EgressRule{Host: "*.discordapp.com"}, "cdn.discordapp.com"},
-		"deny":           {glovebox.EgressRule{Host: "pastebin.com", Deny: true}, ""},
-		"ended":          {glovebox.EgressRule{Host: "api.example.com", Expires: time.Unix(1, 0)}, "it ended"},
-		"no bound":       {glovebox.EgressRule{Host: "api.example.com", Protocols: []string{"tls"}}, "server name alone"},
-		"sni":            {glovebox.EgressRule{Host: "api.example.com", Mode: "sni"}, "server name alone"},
-		"deny tls":       {glovebox.EgressRule{Host: "api.example.com", Protocols: []string{"tls"}, Deny: true}, ""},
-	} {
-		got, err := Warnings([]glovebox.EgressRule{tt.rule})
-		if err != nil || len(got) > 1 || (len(got) == 1) != (tt.want != "") || !strings.Contains(strings.Join(got, ""), tt.want) {
-			t.Errorf("%s: %q, %v", name, got, err)
-		}
-	}
-}
-
 func TestExpiry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rules := compiled(t, glovebox.EgressRule{Host: "good.test", Expires: time.Now().Add(time.Hour)})

@@ -31,11 +31,38 @@ func Warnings(rules []glovebox.EgressRule) ([]string, error) {
 	}
 	var told []string
 	for i := range all.rules {
-		if w := all.rules[i].warning(time.Now()); w != "" {
+		w := all.rules[i].warning(time.Now())
+		if by := all.useless(&all.rules[i]); w == "" && by != "" {
+			w = "it lets nothing pass: " + by + " denies it, or requests that nobody would see here"
+		}
+		if w != "" {
 			told = append(told, all.rules[i].id+": "+w)
 		}
 	}
 	return told, nil
+}
+
+// useless is the rule that denies all that a rule for one name allows; empty where something passes.
+func (r *Rules) useless(g *rule) string {
+	h, exact := g.pattern.Exact()
+	if g.deny || !exact {
+		return ""
+	}
+	ports := g.ports
+	if len(ports) == 0 {
+		ports = []uint16{443, 80}
+	}
+	by := ""
+	for _, port := range ports {
+		for _, p := range g.speaks(port) {
+			v := r.Stream(h, port, p)
+			if v.Allowed {
+				return ""
+			}
+			by = v.Rule
+		}
+	}
+	return by
 }
 
 func (r *rule) warning(now time.Time) string {
