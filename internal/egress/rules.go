@@ -305,7 +305,8 @@ func (r *rule) wantsPath(path []string) bool {
 	return len(r.paths) == 0 || slices.ContainsFunc(r.paths, func(p pathPattern) bool { return p.match(path) })
 }
 
-// allowedProtocols is protocols, of which https is judged in a mode, without those that a rule denies at the place asked for.
+// allowedProtocols is protocols, of which https is judged in a mode, without those that a rule denies at the place asked
+// for.
 func (r *Rules) allowedProtocols(a asked, protocols []Protocol, mode Mode, now time.Time) []Protocol {
 	if a.protocol != "" {
 		return []Protocol{a.protocol}
