@@ -9,9 +9,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"glovebox/internal/netwire"
 )
@@ -135,13 +137,37 @@ func connectProxy(b testing.TB, address string, counted *atomic.Int64) string {
 	return path
 }
 
-// ways are the ways to the upstream that are compared.
-func ways(b *testing.B, tap bool) map[string]func() (net.Conn, error) {
+// processorTime is what the threads of processes have had of the processors: a machine that is busy makes no difference to
+// it.
+func processorTime(b *testing.B, pids ...int) (sum time.Duration) {
+	b.Helper()
+	for _, pid := range pids {
+		files, err := filepath.Glob(filepath.Join("/proc", strconv.Itoa(pid), "task", "*", "schedstat"))
+		if err != nil {
+			b.Fatal(err)
+		}
+		for _, f := range files {
+			var n int64
+			text, err := os.ReadFile(f)
+			if err != nil {
+				continue // that thread has ended
+			}
+			if _, err := fmt.Sscan(string(text), &n); err != nil {
+				b.Fatal(err)
+			}
+			sum += time.Duration(n)
+		}
+	}
+	return sum
+}
+
+// ways are the ways to the upstream that are compared, and the netd of one of them.
+func ways(b *testing.B, tap bool) (map[string]func() (net.Conn, error), int) {
 	address := upstream(b)
 	var counted atomic.Int64
 	proxy := connectProxy(b, address, &counted)
 	quotas := netwire.Quotas{OpenFlows: netwire.MaxStreams, FlowsPerSecond: netwire.MaxStreams}
-	_, _ = startNetd(b, tap, netwire.Setup{Quotas: quotas}, all(relayTo(address, &counted)))
+	_, netd := startNetd(b, tap, netwire.Setup{Quotas: quotas}, all(relayTo(address, &counted)))
 	through := net.JoinHostPort(resolve(b, "good.test"), "80")
 	return map[string]func() (net.Conn, error){
 		"direct": func() (net.Conn, error) { return net.Dial("tcp", address) },
@@ -157,7 +183,7 @@ func ways(b *testing.B, tap bool) map[string]func() (net.Conn, error) {
 			_, err = io.ReadFull(c, answer)
 			return c, err
 		},
-	}
+	}, netd.Pid
 }
 
 func get(b *testing.B, dial func() (net.Conn, error), method, query string, body io.Reader, size int64) {
@@ -186,9 +212,15 @@ func get(b *testing.B, dial func() (net.Conn, error), method, query string, body
 func compare(b *testing.B, measure func(b *testing.B, dial func() (net.Conn, error))) {
 	for _, kind := range []string{"tun", "tap"} {
 		b.Run(kind, func(b *testing.B) {
-			all := ways(b, kind == "tap")
+			all, netd := ways(b, kind == "tap")
 			for _, way := range []string{"direct", "proxy", "netd"} {
-				b.Run(way, func(b *testing.B) { measure(b, all[way]) })
+				b.Run(way, func(b *testing.B) {
+					before, there := processorTime(b, os.Getpid(), netd), processorTime(b, netd)
+					measure(b, all[way])
+					n := float64(b.N)
+					b.ReportMetric(float64((processorTime(b, os.Getpid(), netd)-before).Microseconds())/n, "cpu-µs/op")
+					b.ReportMetric(float64((processorTime(b, netd)-there).Microseconds())/n, "netd-µs/op")
+				})
 			}
 		})
 	}

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"runtime"
 	"syscall"
 	"testing"
 
@@ -206,6 +207,7 @@ func beNetd() int {
 	if err := unix.SetNonblock(3, true); err != nil {
 		return 2
 	}
+	runtime.GOMAXPROCS(1)
 	peer, err := netwire.NewPeer(os.NewFile(3, "gateway"))
 	if err == nil {
 		err = Run(peer)
