@@ -38,5 +38,8 @@ func serve() error {
 		return err
 	}
 	defer peer.Close()
+	if err := netd.Fence(); err != nil {
+		return err
+	}
 	return netd.Run(peer)
 }

@@ -7,10 +7,8 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -22,39 +20,6 @@ import (
 // what a sandbox without an interface would use, and the time for a new connection against a direct one.
 //
 //	go test -run '^$' -bench . -benchtime 2s ./internal/netd
-
-// startNetd runs a netd as a process of its own, as it is in the product, with an interface.
-func startNetd(t testing.TB, tap bool, s netwire.Setup, g gateway) (*world, *os.Process) {
-	t.Helper()
-	s.TAP = tap
-	return startNetdOn(t, s, newLinkFile(t, tap, netwire.MTU), g)
-}
-
-// startNetdOn is startNetd with a link of any kind.
-func startNetdOn(t testing.TB, s netwire.Setup, link *os.File, g gateway) (*world, *os.Process) {
-	t.Helper()
-	near, far, err := netwire.Pair()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command("/proc/self/exe")
-	cmd.Env = append(os.Environ(), roleVar+"="+roleNetd)
-	cmd.Stderr = os.Stderr
-	cmd.ExtraFiles = []*os.File{far}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	far.Close()
-	w := joinWorld(t, s, near, link, g)
-	w.end = sync.OnceFunc(func() {
-		w.host.Close()
-		if err := cmd.Wait(); err != nil {
-			t.Errorf("netd ended: %v", err)
-		}
-	})
-	t.Cleanup(w.end)
-	return w, cmd.Process
-}
 
 // upstream is a server on the loopback: it sends what is asked for in MiB, or takes all and says so.
 func upstream(b testing.TB) string {
