@@ -57,7 +57,8 @@ func beFenced(what string) int {
 		return 2
 	}
 	attempts()[what]()
-	return 0
+	_, _, _ = unix.RawSyscall(unix.SYS_EXIT_GROUP, 0, 0, 0) // without what a C library or a race detector does at the end
+	return 2
 }
 
 func TestFence(t *testing.T) {
