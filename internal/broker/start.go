@@ -1,16 +1,19 @@
 package broker
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
-	"strings"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -164,7 +167,7 @@ func (p *process) close() {
 	<-p.ended
 }
 
-// lines gives what a broker prints to a log, in bounded lines. It never prints a value.
+// lines gives what a broker logs to another log, in bounded lines. It never logs a value.
 type lines struct {
 	log  *slog.Logger
 	rest []byte
@@ -175,11 +178,36 @@ const maxLine = 4 << 10
 func (l *lines) Write(b []byte) (int, error) {
 	l.rest = append(l.rest, b...)
 	for {
-		line, rest, ok := strings.Cut(string(l.rest), "\n")
+		line, rest, ok := bytes.Cut(l.rest, []byte("\n"))
 		if !ok && len(l.rest) < maxLine {
 			return len(b), nil
 		}
-		l.log.Warn("the broker says", "line", line[:min(len(line), maxLine)])
+		l.tell(line[:min(len(line), maxLine)])
 		l.rest = append(l.rest[:0], rest...)
 	}
+}
+
+// tell logs a line: its words as they are, where it is one of a log.
+func (l *lines) tell(line []byte) {
+	var said map[string]any
+	if json.Unmarshal(line, &said) != nil {
+		l.log.Error("the broker says", "line", string(line))
+		return
+	}
+	level, message := slog.LevelWarn, "the broker says"
+	var args []any
+	for _, name := range slices.Sorted(maps.Keys(said)) {
+		switch name {
+		case slog.TimeKey:
+		case slog.LevelKey:
+			if said[name] == slog.LevelInfo.String() {
+				level = slog.LevelInfo
+			}
+		case slog.MessageKey:
+			message = fmt.Sprint("broker: ", said[name])
+		default:
+			args = append(args, name, said[name])
+		}
+	}
+	l.log.Log(context.Background(), level, message, args...)
 }

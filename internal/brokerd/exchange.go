@@ -42,6 +42,7 @@ type refusalBody struct {
 
 // answer sends r to the client, which knows it by its headers.
 func (r *refusal) answer(w http.ResponseWriter, host string) {
+	host = strings.TrimSuffix(host, ":443")
 	body, err := json.Marshal(refusalBody{"egress refused: " + r.text, host, r.reason, r.ask()})
 	if err != nil {
 		body = []byte("{}") // strings are never in want of that
@@ -302,13 +303,13 @@ func failed(w http.ResponseWriter, r *http.Request, err error) {
 	if why == nil {
 		panic(http.ErrAbortHandler) // the client is gone, or what was lent was taken back
 	}
-	if why.secret == "" { // what a program did is no fault of the machine
-		x := exchangeOf(r.Context())
+	x := exchangeOf(r.Context())
+	var refused *refusal
+	if !errors.As(err, &refused) { // what a program did is told to it, and recorded by the gateway
 		cause, _ := newScrubber(x.cred.secrets()).maskString(err.Error()) // it may quote what a server sent back
-		x.b.server.log.Warn("a request failed", "run", x.b.run.ID, "host", x.endpoint.String(), "reason",
-			string(why.reason), "err", cause)
+		x.b.say("a request failed", "host", x.endpoint.String(), "reason", string(why.reason), "err", cause)
 	}
-	why.answer(w, r.Host)
+	why.answer(w, x.endpoint.String())
 }
 
 // classify gives an error its reason; nil where there is nobody to be told.

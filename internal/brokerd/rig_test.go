@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 	if os.Args[0] != "glovebox-broker" {
 		os.Exit(m.Run())
 	}
-	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
+	log := slog.New(slog.NewJSONHandler(os.Stderr, nil))
 	if err := Harden(log); err != nil {
 		panic(err)
 	}
