@@ -15,6 +15,7 @@ import (
 	"os/exec"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -33,6 +34,7 @@ type process struct {
 	control *net.UnixConn
 	admin   *http.Transport
 	ended   chan struct{} // it ended, whatever ended it
+	lost    atomic.Bool   // it does not answer
 	closing sync.Once
 }
 
@@ -107,7 +109,7 @@ func (p *process) open(o Opening) (*net.UnixConn, error) {
 func (p *process) setup(ctx context.Context, cfg Config) error {
 	stream, err := p.open(Opening{Kind: StreamSetup})
 	if err != nil {
-		return p.gone(err)
+		return p.gone(ctx, err)
 	}
 	defer stream.Close()
 	stop := context.AfterFunc(ctx, func() { stream.Close() })
@@ -120,11 +122,11 @@ func (p *process) setup(ctx context.Context, cfg Config) error {
 	_, err = stream.Write(b)
 	clear(b)
 	if err = errors.Join(err, stream.CloseWrite()); err != nil {
-		return p.gone(err)
+		return p.gone(ctx, err)
 	}
 	var s Started
 	if err := json.NewDecoder(io.LimitReader(stream, MaxAnswer)).Decode(&s); err != nil {
-		return p.gone(errors.Join(err, context.Cause(ctx)))
+		return p.gone(ctx, errors.Join(err, context.Cause(ctx)))
 	}
 	return s.Error.Err()
 }
@@ -144,7 +146,11 @@ func (p *process) transport(o Opening) *http.Transport {
 	}
 }
 
+// over tells whether the broker has ended, or is as good as that.
 func (p *process) over() bool {
+	if p.lost.Load() {
+		return true
+	}
 	select {
 	case <-p.ended:
 		return true
