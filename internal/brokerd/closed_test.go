@@ -263,11 +263,12 @@ func TestChangedValue(t *testing.T) {
 		t.Errorf("an old value: %+v, sent %d times", a, r.count())
 	}
 	write(t, r.file, "the-new-value")
-	if a := r.do("POST", "/", "body"); a.status != http.StatusUnauthorized || r.count() != 2 {
+	if a := r.do("POST", "/", strings.Repeat("x", maxSmall+1)); a.status != http.StatusUnauthorized || r.count() != 2 {
 		t.Errorf("a body that is gone: %+v, sent %d times", a, r.count())
 	}
-	if a := r.do("GET", "/", ""); a.status != http.StatusOK || r.count() != 4 {
-		t.Errorf("a new value: %+v, sent %d times", a, r.count())
+	a := r.do("POST", "/", "body")
+	if _, body := r.last(); a.status != http.StatusOK || r.count() != 4 || body != "body" {
+		t.Errorf("a new value: %+v, sent %d times, %q", a, r.count(), body)
 	}
 }
 
