@@ -55,8 +55,8 @@ func (s *settings) secret(name string) *element {
 	}
 }
 
-// checkSecretFile refuses a file that others can read. One that is not there may come: `secret check` tells, and who
-// asks for the secret is refused.
+// checkSecretFile refuses a file that others can read. One that is not there may come: `secret check` tells, and who asks
+// for the secret is refused.
 func checkSecretFile(c *broker.Spec) error {
 	if c.File == "" {
 		return nil
@@ -182,8 +182,8 @@ func (a *app) secretList() *cobra.Command {
 }
 
 func (a *app) secretCheck() *cobra.Command {
-	cmd := &cobra.Command{Use: "check", Args: noArgs,
-		Short: "Try to read each secret, and say what is wrong; no value is shown"}
+	cmd := &cobra.Command{Use: "check", Short: "Try to read each secret, and say what is wrong; no value is shown",
+		Args: noArgs}
 	cmd.Flags().BoolVar(&a.json, "json", a.json, "print JSON")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := a.ownServer(cmd.CommandPath()); err != nil {
