@@ -11,6 +11,7 @@ require (
 	github.com/golang-jwt/jwt/v5 v5.3.1 // signed tokens: a GitHub App's proof, and Glovebox's own
 	github.com/google/go-cmp v0.7.0 // differences in tests
 	github.com/google/go-containerregistry v0.22.1 // images of registries and OCI layouts
+	github.com/google/jsonschema-go v0.4.3 // arguments of actions held to their schema
 	github.com/klauspost/compress v1.20.4 // zstd, in which archives of images come
 	github.com/landlock-lsm/go-landlock v0.11.2 // the Landlock calls, which x/sys lacks
 	github.com/moby/sys/mountinfo v0.7.2 // the mount table, to find control groups
@@ -43,7 +44,6 @@ require (
 	github.com/dustin/go-humanize v1.1.0 // indirect
 	github.com/gofrs/flock v0.8.0 // indirect
 	github.com/google/btree v1.1.2 // indirect
-	github.com/google/jsonschema-go v0.4.3 // indirect
 	github.com/google/subcommands v1.0.2-0.20190508160503-636abe8753b8 // indirect
 	github.com/google/uuid v1.6.0 // indirect
 	github.com/inconshreveable/mousetrap v1.1.0 // indirect
