@@ -407,3 +407,23 @@ func TestRemoteHasNoWay(t *testing.T) {
 		t.Errorf("recorded %+v (%v)", records, err)
 	}
 }
+
+// TestRemoteFlows: what the other says of egress can act on no terminal here.
+func TestRemoteFlows(t *testing.T) {
+	e, f := twoEngines(t, &drivertest.Fake{}, policy.Config{}, policy.Config{})
+	evil := "\x1b[2J"
+	f.run = func(ctx context.Context, who glovebox.Principal, req glovebox.Request, sink glovebox.Sink) (*glovebox.Result, error) {
+		res, err := f.Engine.Run(ctx, who, req, sink)
+		if err == nil {
+			res.Egress = []glovebox.EgressFlow{{Host: evil, Reason: evil, Layer: evil, Rule: evil, Method: evil, Path: evil}}
+		}
+		return res, err
+	}
+	res, err := e.Run(t.Context(), owner, glovebox.Request{Code: "x", Trust: "model", Isolation: "remote"}, nil)
+	if err != nil || len(res.Egress) != 1 {
+		t.Fatal(res, err)
+	}
+	if said := fmt.Sprintf("%+v", res.Egress[0]); strings.Contains(said, "\x1b") {
+		t.Errorf("%q", said)
+	}
+}
