@@ -49,8 +49,8 @@ func (a *Attachment) Files() []driver.File {
 	return []driver.File{{Path: bundlePath, Data: a.trust.bundle}, {Path: javaPath, Data: a.trust.java}}
 }
 
-// Over, until Serve is called, are what the sandbox is shown in place of the image's own bundles, where it has them. All have
-// the same data.
+// Over, until Serve is called, are what the sandbox is shown in place of the image's own bundles, where it has them. All
+// have the same data.
 func (a *Attachment) Over() []driver.File {
 	files := make([]driver.File, len(systemBundles))
 	for i, path := range systemBundles {
