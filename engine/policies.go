@@ -1,8 +1,10 @@
 package engine
 
 import (
+	"fmt"
 	"sync"
 
+	"glovebox"
 	"glovebox/internal/egress"
 	"glovebox/policy"
 )
@@ -78,4 +80,13 @@ func (w *way) rejudge(p *policy.Policy) {
 		rules = nil
 	}
 	w.attachment.Replace(rules)
+}
+
+// ruleControl tells of rules of egress that deserve a look. None is wrong.
+func ruleControl(p *policy.Policy) glovebox.Control {
+	c := glovebox.Control{Name: "egress: rules", Available: true, Detail: fmt.Sprintf("%d", len(p.EgressRules("")))}
+	if w := p.Warnings(); len(w) > 0 {
+		c.Detail = fmt.Sprintf("%s, %d to look at (`glovebox policy show`): %s", c.Detail, len(w), w[0])
+	}
+	return c
 }
