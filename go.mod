@@ -11,6 +11,7 @@ require (
 	github.com/golang-jwt/jwt/v5 v5.3.1 // signed tokens: a GitHub App's proof, and Glovebox's own
 	github.com/google/go-cmp v0.7.0 // differences in tests
 	github.com/google/go-containerregistry v0.22.1 // images of registries and OCI layouts
+	github.com/google/jsonschema-go v0.4.3 // arguments of actions held to their schema
 	github.com/klauspost/compress v1.20.4 // zstd, in which archives of images come
 	github.com/landlock-lsm/go-landlock v0.11.2 // the Landlock calls, which x/sys lacks
 	github.com/moby/sys/mountinfo v0.7.2 // the mount table, to find control groups

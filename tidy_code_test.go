@@ -41,8 +41,7 @@ func codeBans() []ban {
 		// of this machine; a registry that the operator names to make an image of what it has; what passes the gateway, and
 		// what makes tokens, whose connections are the dialler's.
 		{"net/http", "Get Head Post* New* *Client *Transport Serve* Server Listen*",
-			[]string{"internal/trace/webhook.go", "httpapi", "client", "internal/imagesource/pull.go", "internal/gateway",
-				"internal/broker", "internal/brokerd"}, "see net"},
+			[]string{"internal/trace/webhook.go", "httpapi", "client", "internal/imagesource/pull.go", "internal/gateway", "internal/broker", "internal/brokerd"}, "see net"},
 		{"golang.org/x/sys/unix", "Connect Bind", nil, "see net"},
 		// One thread, for the moment of one call, to open the device of a network for a sandbox.
 		{"golang.org/x/sys/unix", "Setns Unshare", []string{"internal/hostside/device.go"},

@@ -224,6 +224,7 @@ func moduleImporters() map[string][]string {
 		"github.com/golang-jwt/jwt/v5":           {"internal/brokerd/mint"},
 		"github.com/google/go-cmp":               {"driver/drivertest"}, // and tests
 		"github.com/google/go-containerregistry": {"internal/imagesource"},
+		"github.com/google/jsonschema-go":        {"internal/brokerd/action"},
 		"github.com/klauspost/compress":          {"internal/imagesource"},
 		"github.com/landlock-lsm/go-landlock":    {"internal/sandboxinit"},
 		"github.com/moby/sys/mountinfo":          {"internal/cgroup"},

@@ -38,6 +38,7 @@ type Network struct {
 type lent interface {
 	gateway.Binding
 	Env() []string // the placeholders, as NAME=VALUE
+	Replace(context.Context, []glovebox.EgressRule) error
 	Close(ctx context.Context) error
 }
 

@@ -81,7 +81,8 @@ type fakeLent struct {
 	of *fakeNetwork
 }
 
-func (l *fakeLent) Env() []string { return []string{"TOKEN=placeholder"} }
+func (l *fakeLent) Env() []string                                        { return []string{"TOKEN=placeholder"} }
+func (l *fakeLent) Replace(context.Context, []glovebox.EgressRule) error { return nil }
 func (l *fakeLent) Close(context.Context) error {
 	l.of.mu.Lock()
 	defer l.of.mu.Unlock()

@@ -385,3 +385,45 @@ func TestEndedByPlaceholder(t *testing.T) {
 		t.Errorf("%+v, %v", res, err)
 	}
 }
+
+// TestRemoteHasNoWay: the other Glovebox judges by rules of its own, so that nothing that was granted a way out goes there:
+// it is refused by name, and the other hears nothing of it.
+func TestRemoteHasNoWay(t *testing.T) {
+	here := egressPolicy()
+	here.Remote = glovebox.IsolationProcess
+	e, other := twoEngines(t, &drivertest.Fake{}, here, egressPolicy())
+	req := allowGood
+	req.Isolation = glovebox.IsolationRemote
+	_, err := e.Run(t.Context(), owner, req, nil)
+	var told *glovebox.Error
+	if !errors.As(err, &told) || told.Code != glovebox.CodeUnavailable || !strings.Contains(told.Public, "way out") || told.Fix == "" {
+		t.Errorf("%#v", err)
+	}
+	if n := other.asked.Load(); n > 0 {
+		t.Errorf("the other was asked %d times", n)
+	}
+	records, err := e.Traces(t.Context(), owner, glovebox.TraceQuery{})
+	if err != nil || len(records) != 1 || records[0].State != "refused" || len(records[0].Decision.Grant.Egress) == 0 {
+		t.Errorf("recorded %+v (%v)", records, err)
+	}
+}
+
+// TestRemoteFlows: what the other says of egress can act on no terminal here.
+func TestRemoteFlows(t *testing.T) {
+	e, f := twoEngines(t, &drivertest.Fake{}, policy.Config{}, policy.Config{})
+	evil := "\x1b[2J"
+	f.run = func(ctx context.Context, who glovebox.Principal, req glovebox.Request, sink glovebox.Sink) (*glovebox.Result, error) {
+		res, err := f.Engine.Run(ctx, who, req, sink)
+		if err == nil {
+			res.Egress = []glovebox.EgressFlow{{Host: evil, Reason: evil, Layer: evil, Rule: evil, Method: evil, Path: evil}}
+		}
+		return res, err
+	}
+	res, err := e.Run(t.Context(), owner, glovebox.Request{Code: "x", Trust: "model", Isolation: "remote"}, nil)
+	if err != nil || len(res.Egress) != 1 {
+		t.Fatal(res, err)
+	}
+	if said := fmt.Sprintf("%+v", res.Egress[0]); strings.Contains(said, "\x1b") {
+		t.Errorf("%q", said)
+	}
+}

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"context"
 	"fmt"
 	"sync"
 
@@ -26,10 +27,9 @@ func (e *Engine) policy() *policy.Policy {
 }
 
 // SetPolicy changes the policy while runs are live. Runs that begin from now on are decided by it. What leaves live
-// sandboxes
-// is judged by it at once: of the rules that a run was granted it keeps those that the new policy has too, and connections
-// beyond that end within a second; none of it gets more. All else that a live run was granted it keeps. It is safe for
-// concurrent use. An error is one of policy.New, and leaves the policy as it was.
+// sandboxes is judged by it at once: of the rules that a run was granted it keeps those that the new policy has too, and
+// connections beyond that end within a second; none of it gets more. All else that a live run was granted it keeps. It is
+// safe for concurrent use. An error is one of policy.New, and leaves the policy as it was.
 func (e *Engine) SetPolicy(c policy.Config) error {
 	p, err := policy.New(c)
 	if err != nil {
@@ -75,11 +75,23 @@ func (w *way) ended() {
 
 // rejudge gives a way what p leaves of its run's grant. Rules that do not compile, which a policy's do, let nothing pass.
 func (w *way) rejudge(p *policy.Policy) {
-	rules, err := egress.Compile(p.StillLeaves(w.run.who, w.run.req.Allow, w.run.decision.Grant.Egress))
+	left := p.StillLeaves(w.run.who, w.run.req.Allow, w.run.decision.Grant.Egress)
+	rules, err := egress.Compile(left)
 	if err != nil {
-		rules = nil
+		rules, left = nil, nil
 	}
 	w.attachment.Replace(rules)
+	if w.lent == nil {
+		return
+	}
+	// Nothing reaches the broker but what the gateway lets through, so that nobody has to wait for it to judge alike.
+	w.serving.Go(func() {
+		ctx, stop := context.WithTimeout(context.Background(), wayLimit)
+		defer stop()
+		if err := w.lent.Replace(ctx, left); err != nil {
+			w.run.cfg.Log.Error("tell the broker of a change of the policy", "id", w.run.id, "err", err)
+		}
+	})
 }
 
 // ruleControl tells of rules of egress that deserve a look. None is wrong.

@@ -95,7 +95,8 @@ func (t *there) takeOver(res *glovebox.Result) {
 		}
 	}
 	for _, f := range far.Egress[:min(len(far.Egress), maxToldList)] {
-		f.Host, f.Reason = word(f.Host), sentence(f.Reason)
+		f.Host, f.Reason, f.Layer, f.Rule = word(f.Host), sentence(f.Reason), word(f.Layer), word(f.Rule)
+		f.Method, f.Path = word(f.Method), sentence(f.Path)
 		res.Egress = append(res.Egress, f)
 	}
 	for _, s := range far.Skipped[:min(len(far.Skipped), maxToldList)] {

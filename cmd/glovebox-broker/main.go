@@ -25,7 +25,7 @@ func main() {
 }
 
 func serve() error {
-	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
+	log := slog.New(slog.NewJSONHandler(os.Stderr, nil))
 	if err := brokerd.Harden(log); err != nil {
 		return err
 	}

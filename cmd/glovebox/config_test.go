@@ -154,7 +154,6 @@ func TestBadConfiguration(t *testing.T) {
 		{"demand of nobody", "drivers: {remote: {isolation: gvisor}}\n", 125, []string{":1: drivers.remote.isolation", "url"}},
 		{"demand typo", "drivers: {remote: {url: \"unix:/x\", isolation: remote}}\n", 125,
 			[]string{":1: drivers.remote.isolation", "no rung that a Glovebox has itself"}},
-		{"secrets", "secrets: {}\n", 126, []string{"secrets", "not available"}},
 		{"images", "images: {alow: [a]}\n", 125, []string{"images.alow", "did you mean images.allow"}},
 		{"memory budget in words", "memory_budget: most\n", 125, []string{":1: memory_budget"}},
 		{"memory budget beyond all", "memory_budget: 101%\n", 125, []string{":1: memory_budget", "1% to 100%"}},

@@ -22,8 +22,14 @@ import (
 // secretSettings are secrets: where they are and for which requests they are lent, and no value.
 type secretSettings struct {
 	specs  []broker.Spec
-	getenv func(string) string // for the sources that are variables
+	getenv variables // for the sources that are some
 }
+
+// variables reads those of this process. A digest of settings says nothing of them.
+type variables func(string) string
+
+// GoString implements fmt.GoStringer.
+func (variables) GoString() string { return "variables" }
 
 // secret reads one of secrets.
 func (s *settings) secret(name string) *element {
@@ -55,8 +61,8 @@ func (s *settings) secret(name string) *element {
 	}
 }
 
-// checkSecretFile refuses a file that others can read. One that is not there may come: `secret check` tells, and who
-// asks for the secret is refused.
+// checkSecretFile refuses a file that others can read. One that is not there may come: `secret check` tells, and who asks
+// for the secret is refused.
 func checkSecretFile(c *broker.Spec) error {
 	if c.File == "" {
 		return nil
@@ -182,8 +188,8 @@ func (a *app) secretList() *cobra.Command {
 }
 
 func (a *app) secretCheck() *cobra.Command {
-	cmd := &cobra.Command{Use: "check", Args: noArgs,
-		Short: "Try to read each secret, and say what is wrong; no value is shown"}
+	cmd := &cobra.Command{Use: "check", Short: "Try to read each secret, and say what is wrong; no value is shown",
+		Args: noArgs}
 	cmd.Flags().BoolVar(&a.json, "json", a.json, "print JSON")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := a.ownServer(cmd.CommandPath()); err != nil {

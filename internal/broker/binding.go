@@ -46,14 +46,11 @@ func (c *Client) Bind(ctx context.Context, run Run, rules []glovebox.EgressRule,
 		b.specs = append(b.specs, c.specs[b.lent[i].Name])
 	}
 	b.detector = NewDetector(placeholders)
-	if b.process, err = c.process(ctx); err != nil {
-		return nil, err
-	}
-	b.streams = b.process.transport(Opening{Kind: StreamRun, Binding: b.id})
-	_, err = b.process.ask(ctx, PathBind, BindAsk{Binding: b.id, Run: run, Rules: rules, Lent: b.lent})
+	b.process, _, err = c.begin(ctx, PathBind, BindAsk{Binding: b.id, Run: run, Rules: rules, Lent: b.lent})
 	if err != nil {
 		return nil, err
 	}
+	b.streams = b.process.transport(Opening{Kind: StreamRun, Binding: b.id})
 	return b, nil
 }
 

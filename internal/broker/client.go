@@ -80,12 +80,22 @@ func (c *Client) process(ctx context.Context) (*process, error) {
 
 // Check asks for each secret whether its source can be read. The values stay in the broker.
 func (c *Client) Check(ctx context.Context) ([]Checked, error) {
-	p, err := c.process(ctx)
-	if err != nil {
-		return nil, err
-	}
-	a, err := p.ask(ctx, PathCheck, struct{}{})
+	_, a, err := c.begin(ctx, PathCheck, struct{}{})
 	return a.Checked, err
+}
+
+// begin asks a broker for something that does not depend on what was asked before. One that ended a moment ago, which nobody
+// could know, is replaced once.
+func (c *Client) begin(ctx context.Context, path string, body any) (p *process, a Answer, err error) {
+	for range 2 {
+		if p, err = c.process(ctx); err != nil {
+			return nil, a, err
+		}
+		if a, err = p.ask(ctx, path, body); err == nil || !p.over() {
+			break
+		}
+	}
+	return p, a, err
 }
 
 // Close ends the broker, and all bindings with it.
@@ -112,20 +122,23 @@ func (p *process) ask(ctx context.Context, path string, body any) (a Answer, err
 	}
 	resp, err := p.admin.RoundTrip(r)
 	if err != nil {
-		return a, p.gone(err)
+		return a, p.gone(ctx, err)
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
 		return a, glovebox.Internal("ask the broker", fmt.Errorf("it answered %d", resp.StatusCode))
 	}
 	if err := json.NewDecoder(io.LimitReader(resp.Body, MaxAnswer)).Decode(&a); err != nil {
-		return a, p.gone(err)
+		return a, p.gone(ctx, err)
 	}
 	return a, a.Error.Err()
 }
 
-// gone tells that the broker did not answer.
-func (p *process) gone(err error) error {
+// gone tells that the broker did not answer. Unless ctx is why, it will answer nobody any more.
+func (p *process) gone(ctx context.Context, err error) error {
+	if ctx.Err() == nil {
+		p.lost.Store(true)
+	}
 	e := glovebox.Errorf(glovebox.CodeUnavailable, "start the run again; the log says why the broker ended",
 		"the broker, which lends secrets, did not answer")
 	e.Op, e.Err = "ask the broker", err

@@ -192,6 +192,10 @@ func (s *Spec) check() error {
 		return s.wrong("", "use letters, digits and underscores",
 			"%.80q cannot be the name of a variable, as a secret's must", s.Name)
 	}
+	if slices.Contains([]string{"PATH", "HOME", "TMPDIR", "LANG", "USER", "SHELL", "PWD"}, s.Name) ||
+		strings.HasPrefix(s.Name, "LD_") {
+		return s.wrong("", "give it a name of its own", "%s is a variable that programs need for something else", s.Name)
+	}
 	for _, part := range []func() error{s.checkSource, s.checkHosts, s.checkPlace, s.checkRest} {
 		if err := part(); err != nil {
 			return err

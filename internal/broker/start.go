@@ -1,17 +1,21 @@
 package broker
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
-	"strings"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -30,6 +34,7 @@ type process struct {
 	control *net.UnixConn
 	admin   *http.Transport
 	ended   chan struct{} // it ended, whatever ended it
+	lost    atomic.Bool   // it does not answer
 	closing sync.Once
 }
 
@@ -104,7 +109,7 @@ func (p *process) open(o Opening) (*net.UnixConn, error) {
 func (p *process) setup(ctx context.Context, cfg Config) error {
 	stream, err := p.open(Opening{Kind: StreamSetup})
 	if err != nil {
-		return p.gone(err)
+		return p.gone(ctx, err)
 	}
 	defer stream.Close()
 	stop := context.AfterFunc(ctx, func() { stream.Close() })
@@ -117,11 +122,11 @@ func (p *process) setup(ctx context.Context, cfg Config) error {
 	_, err = stream.Write(b)
 	clear(b)
 	if err = errors.Join(err, stream.CloseWrite()); err != nil {
-		return p.gone(err)
+		return p.gone(ctx, err)
 	}
 	var s Started
 	if err := json.NewDecoder(io.LimitReader(stream, MaxAnswer)).Decode(&s); err != nil {
-		return p.gone(errors.Join(err, context.Cause(ctx)))
+		return p.gone(ctx, errors.Join(err, context.Cause(ctx)))
 	}
 	return s.Error.Err()
 }
@@ -141,7 +146,11 @@ func (p *process) transport(o Opening) *http.Transport {
 	}
 }
 
+// over tells whether the broker has ended, or is as good as that.
 func (p *process) over() bool {
+	if p.lost.Load() {
+		return true
+	}
 	select {
 	case <-p.ended:
 		return true
@@ -164,7 +173,7 @@ func (p *process) close() {
 	<-p.ended
 }
 
-// lines gives what a broker prints to a log, in bounded lines. It never prints a value.
+// lines gives what a broker logs to another log, in bounded lines. It never logs a value.
 type lines struct {
 	log  *slog.Logger
 	rest []byte
@@ -175,11 +184,36 @@ const maxLine = 4 << 10
 func (l *lines) Write(b []byte) (int, error) {
 	l.rest = append(l.rest, b...)
 	for {
-		line, rest, ok := strings.Cut(string(l.rest), "\n")
+		line, rest, ok := bytes.Cut(l.rest, []byte("\n"))
 		if !ok && len(l.rest) < maxLine {
 			return len(b), nil
 		}
-		l.log.Warn("the broker says", "line", line[:min(len(line), maxLine)])
+		l.tell(line[:min(len(line), maxLine)])
 		l.rest = append(l.rest[:0], rest...)
 	}
+}
+
+// tell logs a line: its words as they are, where it is one of a log.
+func (l *lines) tell(line []byte) {
+	var said map[string]any
+	if json.Unmarshal(line, &said) != nil {
+		l.log.Error("the broker says", "line", string(line))
+		return
+	}
+	level, message := slog.LevelWarn, "the broker says"
+	var args []any
+	for _, name := range slices.Sorted(maps.Keys(said)) {
+		switch name {
+		case slog.TimeKey:
+		case slog.LevelKey:
+			if said[name] == slog.LevelInfo.String() {
+				level = slog.LevelInfo
+			}
+		case slog.MessageKey:
+			message = fmt.Sprint("broker: ", said[name])
+		default:
+			args = append(args, name, said[name])
+		}
+	}
+	l.log.Log(context.Background(), level, message, args...)
 }

@@ -47,6 +47,22 @@ type binding struct {
 	proxy     *httputil.ReverseProxy
 	life      context.Context
 	end       context.CancelCauseFunc
+	said      atomic.Int64 // lines of the log
+}
+
+// maxSaid bounds what one run can have written into the log.
+const maxSaid = 50
+
+// say logs what the operator should know of the run's requests.
+func (b *binding) say(what string, args ...any) {
+	n := b.said.Add(1)
+	if n > maxSaid {
+		return
+	}
+	if n == maxSaid {
+		args = append(args, "last", true)
+	}
+	b.server.log.Warn(what, append([]any{"run", b.run.ID}, args...)...)
 }
 
 // loan is one secret of a run.

@@ -1,6 +1,7 @@
 package brokerd
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -42,6 +43,7 @@ type refusalBody struct {
 
 // answer sends r to the client, which knows it by its headers.
 func (r *refusal) answer(w http.ResponseWriter, host string) {
+	host = strings.TrimSuffix(host, ":443")
 	body, err := json.Marshal(refusalBody{"egress refused: " + r.text, host, r.reason, r.ask()})
 	if err != nil {
 		body = []byte("{}") // strings are never in want of that
@@ -89,6 +91,7 @@ type exchange struct {
 	wants    bool        // the credential is to be added
 	form     string      // what the program had in the place, its placeholder included
 
+	small []byte     // its body, where that was read before
 	cred  credential // what was added
 	added bool
 }
@@ -111,8 +114,29 @@ func (b *binding) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	r = r.WithContext(ctx)
 	if r.Body != nil && r.Body != http.NoBody {
 		r.Body = &upload{ReadCloser: r.Body, x: x, scan: b.detector.Scan()}
+		if err := x.readSmall(r); err != nil {
+			failed(w, r, err)
+			return
+		}
 	}
 	b.proxy.ServeHTTP(w, r)
+}
+
+// maxSmall bounds a body that is looked through before anything is sent, and that can be sent again.
+const maxSmall = 64 << 10
+
+// readSmall reads a body that says that it is short, so that what is refused for it was not begun.
+func (x *exchange) readSmall(r *http.Request) error {
+	if r.ContentLength <= 0 || r.ContentLength > maxSmall {
+		return nil
+	}
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return err
+	}
+	x.small = body
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	return nil
 }
 
 // judge holds a request against the run's rules and what it was lent, as if nobody had judged it. Nil means that it may be
@@ -258,7 +282,8 @@ func (s sender) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	resp, err := x.send(r)
-	if err != nil || resp.StatusCode != http.StatusUnauthorized || r.Body != nil && r.Body != http.NoBody {
+	gone := r.Body != nil && r.Body != http.NoBody && x.small == nil
+	if err != nil || resp.StatusCode != http.StatusUnauthorized || gone {
 		return resp, err
 	}
 	// The value may have been changed at its source.
@@ -274,7 +299,10 @@ func (s sender) RoundTrip(r *http.Request) (*http.Response, error) {
 // send sends a copy of r with the credential.
 func (x *exchange) send(r *http.Request) (*http.Response, error) {
 	out := r.Clone(r.Context())
-	out.Body = r.Body
+	if out.Body = r.Body; x.small != nil {
+		out.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(x.small)), nil }
+		out.Body = io.NopCloser(bytes.NewReader(x.small))
+	}
 	if err := x.inject(out); err != nil {
 		return nil, err
 	}
@@ -302,13 +330,13 @@ func failed(w http.ResponseWriter, r *http.Request, err error) {
 	if why == nil {
 		panic(http.ErrAbortHandler) // the client is gone, or what was lent was taken back
 	}
-	if why.secret == "" { // what a program did is no fault of the machine
-		x := exchangeOf(r.Context())
+	x := exchangeOf(r.Context())
+	var refused *refusal
+	if !errors.As(err, &refused) { // what a program did is told to it, and recorded by the gateway
 		cause, _ := newScrubber(x.cred.secrets()).maskString(err.Error()) // it may quote what a server sent back
-		x.b.server.log.Warn("a request failed", "run", x.b.run.ID, "host", x.endpoint.String(), "reason",
-			string(why.reason), "err", cause)
+		x.b.say("a request failed", "host", x.endpoint.String(), "reason", string(why.reason), "err", cause)
 	}
-	why.answer(w, r.Host)
+	why.answer(w, x.endpoint.String())
 }
 
 // classify gives an error its reason; nil where there is nobody to be told.

@@ -116,8 +116,8 @@ func TestPlaceholder(t *testing.T) {
 				if a.refused == nil || a.refused.reason != tt.reason || a.refused.status != http.StatusForbidden {
 					t.Fatalf("%+v, want %s", a, tt.reason)
 				}
-				if strings.Contains(r.log.String(), canary) {
-					t.Error("the value is in the log")
+				if strings.Contains(r.log.String(), canary) || r.count() != 0 {
+					t.Errorf("%d requests came upstream; the log: %s", r.count(), r.log)
 				}
 				return
 			}

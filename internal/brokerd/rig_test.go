@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 	if os.Args[0] != "glovebox-broker" {
 		os.Exit(m.Run())
 	}
-	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
+	log := slog.New(slog.NewJSONHandler(os.Stderr, nil))
 	if err := Harden(log); err != nil {
 		panic(err)
 	}
@@ -139,14 +139,22 @@ func newRig(t *testing.T, answer http.HandlerFunc, specs ...broker.Spec) *rig {
 
 // start makes the client of a broker.
 func (r *rig) start(specs []broker.Spec) {
+	r.t.Helper()
+	r.startAt(specs, netip.MustParseAddrPort(r.upstream.Listener.Addr().String()))
+}
+
+// startAt makes the client of a broker for which all names lead to at. It trusts the rig's upstream, or else the system's.
+func (r *rig) startAt(specs []broker.Spec, at netip.AddrPort) {
 	t := r.t
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	at := netip.MustParseAddrPort(r.upstream.Listener.Addr().String())
-	roots := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: r.upstream.Certificate().Raw})
+	var roots []byte
+	if r.upstream != nil {
+		roots = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: r.upstream.Certificate().Raw})
+	}
 	r.client, err = broker.New(broker.Config{Program: self, Secrets: specs, Roots: roots, Log: slog.New(slog.NewTextHandler(r.log, nil)),
 		Network: broker.Network{Resolvers: []netip.AddrPort{at}}, Environ: map[string]broker.Secret{"GIVEN": broker.NewSecret(canary)}})
 	if err != nil {

@@ -30,6 +30,9 @@ type needle struct {
 func newScrubber(values []string) *scrubber {
 	s := &scrubber{}
 	for _, v := range values {
+		if v == "" {
+			continue
+		}
 		forms := []string{v, url.QueryEscape(v), url.PathEscape(v), hex.EncodeToString([]byte(v)),
 			strings.ToUpper(hex.EncodeToString([]byte(v)))}
 		if b, err := json.Marshal(v); err == nil {
@@ -170,8 +173,7 @@ func (s *scrubber) headers(h http.Header) (hits int) {
 // tellScrubbed logs that a host sends back what it is sent.
 func (x *exchange) tellScrubbed(hits int) {
 	if hits > 0 {
-		x.b.server.log.Warn("a secret was masked in an answer", "run", x.b.run.ID, "secret", x.loan.spec.Name,
-			"host", x.endpoint.String(), "times", hits)
+		x.b.say("a secret was masked in an answer", "secret", x.loan.spec.Name, "host", x.endpoint.String(), "times", hits)
 	}
 }
 

@@ -78,6 +78,7 @@ type rig struct {
 	answers  chan netwire.Command // to questions of a strict resolver
 	cas      *x509.CertPool       // what the sandbox trusts
 
+	sending sync.Mutex
 	mu      sync.Mutex
 	last    uint64
 	opening map[uint64]chan *os.File
@@ -206,6 +207,7 @@ func (r *rig) recorded() []glovebox.EgressFlow {
 
 // open asks for a connection as a sandbox would: to a name, or to an address.
 func (r *rig) open(name string, port uint16) (net.Conn, error) {
+	r.sending.Lock() // numbers are sent in their order
 	r.mu.Lock()
 	r.last++
 	id, answer := r.last, make(chan *os.File, 1)
@@ -215,7 +217,9 @@ func (r *rig) open(name string, port uint16) (net.Conn, error) {
 	if addr, err := netip.ParseAddr(name); err == nil {
 		e.Host, e.Address = "", addr
 	}
-	if err := r.peer.Send(e); err != nil {
+	err := r.peer.Send(e)
+	r.sending.Unlock()
+	if err != nil {
 		return nil, err
 	}
 	file, ok := <-answer

@@ -44,12 +44,13 @@ func (g *Gateway) trust(a *authority) (trust, error) {
 	return trust{slices.Concat(g.config.Roots, a.pem()), java}, err
 }
 
-// Files are what the sandbox must be shown, at paths that are the gateway's own.
+// Files, until Serve is called, are what the sandbox must be shown, at paths that are the gateway's own.
 func (a *Attachment) Files() []driver.File {
 	return []driver.File{{Path: bundlePath, Data: a.trust.bundle}, {Path: javaPath, Data: a.trust.java}}
 }
 
-// Over are what the sandbox is shown in place of the image's own bundles, where it has them. All have the same data.
+// Over, until Serve is called, are what the sandbox is shown in place of the image's own bundles, where it has them. All
+// have the same data.
 func (a *Attachment) Over() []driver.File {
 	files := make([]driver.File, len(systemBundles))
 	for i, path := range systemBundles {

@@ -7,11 +7,11 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"sync"
+	"strconv"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"glovebox/internal/netwire"
 )
@@ -20,39 +20,6 @@ import (
 // what a sandbox without an interface would use, and the time for a new connection against a direct one.
 //
 //	go test -run '^$' -bench . -benchtime 2s ./internal/netd
-
-// startNetd runs a netd as a process of its own, as it is in the product, with an interface.
-func startNetd(t testing.TB, tap bool, s netwire.Setup, g gateway) (*world, *os.Process) {
-	t.Helper()
-	s.TAP = tap
-	return startNetdOn(t, s, newLinkFile(t, tap, netwire.MTU), g)
-}
-
-// startNetdOn is startNetd with a link of any kind.
-func startNetdOn(t testing.TB, s netwire.Setup, link *os.File, g gateway) (*world, *os.Process) {
-	t.Helper()
-	near, far, err := netwire.Pair()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command("/proc/self/exe")
-	cmd.Env = append(os.Environ(), roleVar+"="+roleNetd)
-	cmd.Stderr = os.Stderr
-	cmd.ExtraFiles = []*os.File{far}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	far.Close()
-	w := joinWorld(t, s, near, link, g)
-	w.end = sync.OnceFunc(func() {
-		w.host.Close()
-		if err := cmd.Wait(); err != nil {
-			t.Errorf("netd ended: %v", err)
-		}
-	})
-	t.Cleanup(w.end)
-	return w, cmd.Process
-}
 
 // upstream is a server on the loopback: it sends what is asked for in MiB, or takes all and says so.
 func upstream(b testing.TB) string {
@@ -135,13 +102,37 @@ func connectProxy(b testing.TB, address string, counted *atomic.Int64) string {
 	return path
 }
 
-// ways are the ways to the upstream that are compared.
-func ways(b *testing.B, tap bool) map[string]func() (net.Conn, error) {
+// processorTime is what the threads of processes have had of the processors: a machine that is busy makes no difference to
+// it.
+func processorTime(b *testing.B, pids ...int) (sum time.Duration) {
+	b.Helper()
+	for _, pid := range pids {
+		files, err := filepath.Glob(filepath.Join("/proc", strconv.Itoa(pid), "task", "*", "schedstat"))
+		if err != nil {
+			b.Fatal(err)
+		}
+		for _, f := range files {
+			var n int64
+			text, err := os.ReadFile(f)
+			if err != nil {
+				continue // that thread has ended
+			}
+			if _, err := fmt.Sscan(string(text), &n); err != nil {
+				b.Fatal(err)
+			}
+			sum += time.Duration(n)
+		}
+	}
+	return sum
+}
+
+// ways are the ways to the upstream that are compared, and the netd of one of them.
+func ways(b *testing.B, tap bool) (map[string]func() (net.Conn, error), int) {
 	address := upstream(b)
 	var counted atomic.Int64
 	proxy := connectProxy(b, address, &counted)
 	quotas := netwire.Quotas{OpenFlows: netwire.MaxStreams, FlowsPerSecond: netwire.MaxStreams}
-	_, _ = startNetd(b, tap, netwire.Setup{Quotas: quotas}, all(relayTo(address, &counted)))
+	_, netd := startNetd(b, tap, netwire.Setup{Quotas: quotas}, all(relayTo(address, &counted)))
 	through := net.JoinHostPort(resolve(b, "good.test"), "80")
 	return map[string]func() (net.Conn, error){
 		"direct": func() (net.Conn, error) { return net.Dial("tcp", address) },
@@ -157,7 +148,7 @@ func ways(b *testing.B, tap bool) map[string]func() (net.Conn, error) {
 			_, err = io.ReadFull(c, answer)
 			return c, err
 		},
-	}
+	}, netd.Pid
 }
 
 func get(b *testing.B, dial func() (net.Conn, error), method, query string, body io.Reader, size int64) {
@@ -186,9 +177,15 @@ func get(b *testing.B, dial func() (net.Conn, error), method, query string, body
 func compare(b *testing.B, measure func(b *testing.B, dial func() (net.Conn, error))) {
 	for _, kind := range []string{"tun", "tap"} {
 		b.Run(kind, func(b *testing.B) {
-			all := ways(b, kind == "tap")
+			all, netd := ways(b, kind == "tap")
 			for _, way := range []string{"direct", "proxy", "netd"} {
-				b.Run(way, func(b *testing.B) { measure(b, all[way]) })
+				b.Run(way, func(b *testing.B) {
+					before, there := processorTime(b, os.Getpid(), netd), processorTime(b, netd)
+					measure(b, all[way])
+					n := float64(b.N)
+					b.ReportMetric(float64((processorTime(b, os.Getpid(), netd)-before).Microseconds())/n, "cpu-µs/op")
+					b.ReportMetric(float64((processorTime(b, netd)-there).Microseconds())/n, "netd-µs/op")
+				})
 			}
 		})
 	}

@@ -130,6 +130,7 @@ func badPackets(t testing.TB) map[string][]byte {
 func TestBadPackets(t *testing.T) {
 	for name, p := range badPackets(t) {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			near, far := rawLink(t)
 			w := newWorld(t, netwire.Setup{}, far, nil)
 			if _, err := near.Write(plain(dnsPacket(t, "first.test."))); err != nil {

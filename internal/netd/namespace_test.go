@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -22,13 +23,12 @@ const (
 	insideVar = "GLOVEBOX_NETD_INSIDE" // "yes", or why there is no namespace
 	roleVar   = "GLOVEBOX_NETD_ROLE"   // what else than tests this process is
 	tunVar    = "GLOVEBOX_NETD_TUN"    // where the device is, if it is elsewhere
-	roleNetd  = "netd"                 // a netd, with its socket as descriptor 3
 )
 
 func TestMain(m *testing.M) {
 	switch {
-	case os.Getenv(roleVar) == roleNetd:
-		os.Exit(beNetd())
+	case strings.HasPrefix(os.Getenv(roleVar), roleFenced):
+		os.Exit(beFenced(strings.TrimPrefix(os.Getenv(roleVar), roleFenced)))
 	case os.Getenv(insideVar) != "":
 		os.Exit(m.Run())
 	}
@@ -158,9 +158,11 @@ func configureLink(name string, mtu int) error {
 	set(unix.SIOCSIFADDR, address(inside.Addr()))
 	set(unix.SIOCSIFNETMASK, address(netip.MustParseAddr("255.255.255.252")))
 	set(unix.SIOCSIFFLAGS, func(ifr *unix.Ifreq) error { ifr.SetUint16(unix.IFF_UP); return nil })
+	// As drivers set them.
+	buffers := os.WriteFile("/proc/sys/net/ipv4/tcp_rmem", []byte("4096\t131072\t262144"), 0o644)
 	name = "lo"
 	set(unix.SIOCSIFFLAGS, func(ifr *unix.Ifreq) error { ifr.SetUint16(unix.IFF_UP); return nil })
-	if err != nil {
+	if err = errors.Join(err, buffers); err != nil {
 		return err
 	}
 	return defaultRoute(netwire.Outside())
@@ -199,20 +201,4 @@ func defaultRoute(gateway netip.Addr) error {
 		return fmt.Errorf("add a route: %w", unix.Errno(-code))
 	}
 	return nil
-}
-
-// beNetd is the program glovebox-netd.
-func beNetd() int {
-	if err := unix.SetNonblock(3, true); err != nil {
-		return 2
-	}
-	peer, err := netwire.NewPeer(os.NewFile(3, "gateway"))
-	if err == nil {
-		err = Run(peer)
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "netd:", err)
-		return 1
-	}
-	return 0
 }
