@@ -64,7 +64,7 @@ func (e *Engine) Doctor(ctx context.Context) (*glovebox.Report, error) {
 		budget)
 	r.Controls = append(r.Controls, e.roomControls(limits)...)
 	if e.network != nil {
-		r.Controls = append(r.Controls, e.network.controls(ctx)...)
+		r.Controls = append(r.Controls, append(e.network.controls(ctx), ruleControl(e.policy()))...)
 	}
 	r.Ready = d.Allow && !slices.ContainsFunc(r.Controls, func(c glovebox.Control) bool {
 		return (c.Isolation == rung || c.Isolation == "") && c.Required && !c.Available

@@ -2,8 +2,10 @@ package engine
 
 import (
 	"context"
+	"fmt"
 	"sync"
 
+	"glovebox"
 	"glovebox/internal/egress"
 	"glovebox/policy"
 )
@@ -90,4 +92,13 @@ func (w *way) rejudge(p *policy.Policy) {
 			w.run.cfg.Log.Error("tell the broker of a change of the policy", "id", w.run.id, "err", err)
 		}
 	})
+}
+
+// ruleControl tells of rules of egress that deserve a look. None is wrong.
+func ruleControl(p *policy.Policy) glovebox.Control {
+	c := glovebox.Control{Name: "egress: rules", Available: true, Detail: fmt.Sprintf("%d", len(p.EgressRules("")))}
+	if w := p.Warnings(); len(w) > 0 {
+		c.Detail = fmt.Sprintf("%s, %d to look at (`glovebox policy show`): %s", c.Detail, len(w), w[0])
+	}
+	return c
 }

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -114,6 +115,17 @@ func (p *Policy) rulesOf(tenant string) []glovebox.EgressRule {
 		return own
 	}
 	return p.egress
+}
+
+// Warnings are what an operator should know of the rules of all tenants: each a sentence.
+func (p *Policy) Warnings() []string {
+	var all []string
+	for _, rules := range append([][]glovebox.EgressRule{p.egress}, slices.Collect(maps.Values(p.egressOf))...) {
+		some, _ := egress.Warnings(rules) // they compile
+		all = append(all, some...)
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
 }
 
 // grantEgress is what a request may let leave: of the rules what it asks for, and where the owner typed it at the command

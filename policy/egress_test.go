@@ -85,6 +85,10 @@ func TestTenantsHaveTheirOwn(t *testing.T) {
 	if got := p.EgressRules("own"); len(got) != 3 || got[0].ID != "no" || got[1].ID != "tenants.own.egress.rules.1" {
 		t.Errorf("%+v", got)
 	}
+	if w := mustNew(t, Config{Egress: Egress{Rules: []glovebox.EgressRule{{Host: "pastebin.com"}},
+		Tenants: map[string][]glovebox.EgressRule{"a": {{ID: "f", Host: "file.io"}}, "b": {{ID: "f", Host: "file.io"}}}}}).Warnings(); len(w) != 2 {
+		t.Errorf("%q", w)
+	}
 	if got := p.EgressRules("none"); len(got) != 1 || !got[0].Deny {
 		t.Errorf("%+v", got)
 	}

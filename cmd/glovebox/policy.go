@@ -82,24 +82,13 @@ func reportPolicy(s settings) (policyReport, error) {
 		Default: p.DefaultLimits(), Ceiling: p.Ceiling(), InputRoots: orEmpty(s.policy.InputRoots),
 		Images: orEmpty(s.policy.Images), Rules: orEmpty(p.EgressRules("")), Secrets: orEmpty(s.policy.Secrets),
 		Tenants: s.policy.Tenants,
-		RulesOf: map[string][]glovebox.EgressRule{}, SecretsOf: s.policy.TenantSecrets, Warnings: []string{}}
+		RulesOf: map[string][]glovebox.EgressRule{}, SecretsOf: s.policy.TenantSecrets, Warnings: orEmpty(p.Warnings())}
 	for _, t := range trusts {
 		r.Trust[t] = p.Needs(t)
 	}
-	lists := [][]glovebox.EgressRule{r.Rules}
 	for _, tenant := range slices.Sorted(maps.Keys(s.policy.Egress.Tenants)) {
 		r.RulesOf[tenant] = orEmpty(p.EgressRules(tenant))
-		lists = append(lists, r.RulesOf[tenant])
 	}
-	for _, rules := range lists {
-		warnings, err := egress.Warnings(rules)
-		if err != nil {
-			return r, glovebox.Internal("look at the rules", err)
-		}
-		r.Warnings = append(r.Warnings, warnings...)
-	}
-	slices.Sort(r.Warnings)
-	r.Warnings = slices.Compact(r.Warnings)
 	return r, nil
 }
 

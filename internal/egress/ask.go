@@ -108,11 +108,19 @@ func (r *rule) narrow(a Ask) (glovebox.EgressRule, bool) {
 	case !a.pattern.Covers(r.pattern):
 		return said, false
 	}
+	asked, err := compile(a.Rule())
+	if err != nil {
+		return said, false
+	}
 	ports := map[Protocol][]int{}
 	for _, port := range r.portsFor(a) {
+		wanted := asked.speaks(port)
+		if len(a.protocols) == 0 && a.port != 0 {
+			wanted = r.speaks(port) // a port alone is whatever the rule speaks there
+		}
 		for _, p := range r.speaks(port) {
-			pinned := p == HTTPS && r.mode == SNI && slices.Contains(a.protocols, TLS)
-			if len(a.protocols) == 0 || slices.Contains(a.protocols, p) || pinned {
+			pinned := p == HTTPS && r.mode == SNI && slices.Contains(wanted, TLS)
+			if slices.Contains(wanted, p) || pinned {
 				ports[p] = append(ports[p], int(port))
 			}
 		}
