@@ -44,7 +44,6 @@ type Attachment struct {
 	rules    atomic.Pointer[egress.Rules]
 	binding  Binding
 	ca       *authority
-	trust    trust
 	ledger   *ledger
 	bytes    allowance // of both directions
 	up, down atomic.Int64
@@ -61,6 +60,7 @@ type Attachment struct {
 
 	mu     sync.Mutex
 	closed bool
+	trust  trust // until Serve
 	netd   *netwire.Host
 	flows  map[uint64]*flow
 	active map[*exchange]struct{}
@@ -101,8 +101,11 @@ func (a *Attachment) Serve(netd *netwire.Host) error {
 		return err
 	}
 	defer a.work.Done()
+	a.takeTrust(true)
 	var err error
+	var events pace
 	for err == nil {
+		events.wait(a.life)
 		var e netwire.Event
 		if e, err = netd.Next(); err == nil {
 			a.event(e)
