@@ -159,7 +159,7 @@ func TestEnds(t *testing.T) {
 }
 
 // brokers are the broker processes that this test started.
-func brokers(t *testing.T) (pids []int) {
+func brokers(t testing.TB) (pids []int) {
 	t.Helper()
 	tasks, err := filepath.Glob("/proc/self/task/*/children")
 	if err != nil {
