@@ -12,8 +12,8 @@ import (
 // nameServers is the file that says whom to ask for names: the other end of the link, and no other.
 const nameServers = "nameserver 198.18.0.1\noptions edns0 timeout:2 attempts:2\n"
 
-// Shown asks init for the files of a network, its name server among them. The file has their contents, and is the last of the
-// descriptors that go with the request; the caller closes it.
+// Shown asks init for the files of a network, its name server among them. The file has their contents, and is the last of
+// the descriptors that go with the request; the caller closes it.
 func Shown(n driver.Network) (*wire.Attach, *os.File, error) {
 	contents, _ := n.Contents()
 	a := &wire.Attach{Shown: []wire.Shown{{Path: wire.NameServers, Over: true, Content: 0}}}
