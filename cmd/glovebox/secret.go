@@ -22,8 +22,14 @@ import (
 // secretSettings are secrets: where they are and for which requests they are lent, and no value.
 type secretSettings struct {
 	specs  []broker.Spec
-	getenv func(string) string // for the sources that are variables
+	getenv variables // for the sources that are some
 }
+
+// variables reads those of this process. A digest of settings says nothing of them.
+type variables func(string) string
+
+// GoString implements fmt.GoStringer.
+func (variables) GoString() string { return "variables" }
 
 // secret reads one of secrets.
 func (s *settings) secret(name string) *element {

@@ -61,6 +61,9 @@ func (l *Lab) sites() (http.Handler, error) {
 
 func hello(w http.ResponseWriter, r *http.Request) {
 	host, _, _ := strings.Cut(r.Host, ":")
+	if host == "rebind.test" { // so that the next request is another connection
+		w.Header().Set("Connection", "close")
+	}
 	fmt.Fprintf(w, "%s says hello over %s\n", host, r.Proto)
 }
 

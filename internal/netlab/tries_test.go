@@ -80,7 +80,8 @@ func names() []try {
 		{name: "3 spellings that are the same", code: `
 for n in 'GOOD.test', 'good.test.', 'Good.Test':
     attempt(n, plain, n)
-    attempt(n + ' tls', tls, n, check=False)`, never: []string{"ERROR", "403", "400"},
+    attempt(n + ' tls', tls, n.rstrip('.'), check=False)
+attempt('dot in a greeting', lambda: first(dial('good.test', 443), record(hello([b'good.test.']))))`, never: []string{"ERROR", "403", "400", "=> hello"},
 			dialled: []string{"10.77.0.2:443", "10.77.0.2:80"}, asked: []string{"good.test"}, decided: []decision{{"good.test", ""}}},
 		{name: "3 names that are others", code: `
 for n in ('evil-good.test', 'good.test.evil.test', 'xgood.test', 'good.test.x', 'test', 'good', 'xn--gd-pmaa.test', 'good.tes', 'ood.test', 'wgood.test.wild.test.x'):
@@ -170,9 +171,8 @@ func privates() []try {
 			all[i].long = false
 		case "11 mixed.test": // an honest address beside one that nothing may lead to
 			all[i].says, all[i].never = nil, nil
-			all[i].decided = nil
-			all[i].dialled = nil
-			all[i].then = nil
+			all[i].decided = []decision{{"mixed.test", ""}}
+			all[i].dialled = []string{"10.77.0.2:443", "10.77.0.2:80"}
 		}
 	}
 	return all
