@@ -270,42 +270,6 @@ func (s *Spec) checkSource() error {
 	return nil
 }
 
-// checkMint refuses tokens that cannot be made as they are said. Others of specs are read to make them: such are lent
-// to nobody.
-func (s *Spec) checkMint(specs []Spec) error {
-	if s.Mint == nil {
-		return nil
-	}
-	if err := s.Mint.Check(); err != nil {
-		var known *glovebox.Error
-		if !errors.As(err, &known) {
-			return err
-		}
-		at := *known
-		at.Op = "secrets." + s.Name + "." + known.Op
-		return &at
-	}
-	aws := s.Mint.STS != nil
-	if p := s.Place(); aws != (p == PlaceSigV4) {
-		return s.wrong("attach", "write attach: sigv4 with mint: sts, and only there",
-			"tokens of this kind cannot be lent as %s", p)
-	}
-	if s.AccessKeyID != "" {
-		return s.wrong("access_key_id", "write it below mint.sts", "the key's id is that of what tokens are made of")
-	}
-	for _, name := range s.Mint.Others() {
-		i := slices.IndexFunc(specs, func(o Spec) bool { return o.Name == name })
-		switch {
-		case i < 0:
-			return s.wrong("mint", "add it to secrets, with a source and without hosts", "there is no secret %.80q", name)
-		case !specs[i].Kept():
-			return s.wrong("mint", "leave hosts and attach out of secrets."+name,
-				"secret %s is lent itself, so that tokens are not made with it", name)
-		}
-	}
-	return nil
-}
-
 func plainPath(p string) bool {
 	return filepath.IsAbs(p) && filepath.Clean(p) == p && !strings.ContainsRune(p, 0)
 }

@@ -2,6 +2,7 @@ package broker
 
 import (
 	"encoding/json"
+	"errors"
 	"net/netip"
 	"net/url"
 	"regexp"
@@ -250,6 +251,42 @@ func (c *CallerTokens) check() error {
 		return wrongTokens("caller.audience", "add audience: NAME", "a token for everybody can be passed on: name who it is for")
 	case c.Lifetime < 0 || c.Lifetime > MaxCallerLife:
 		return wrongTokens("caller.lifetime", "write at most 5m", "a caller's token lasts 5 minutes at most")
+	}
+	return nil
+}
+
+// checkMint refuses tokens that cannot be made as they are said. Others of specs are read to make them: such are lent
+// to nobody.
+func (s *Spec) checkMint(specs []Spec) error {
+	if s.Mint == nil {
+		return nil
+	}
+	if err := s.Mint.Check(); err != nil {
+		var known *glovebox.Error
+		if !errors.As(err, &known) {
+			return err
+		}
+		at := *known
+		at.Op = "secrets." + s.Name + "." + known.Op
+		return &at
+	}
+	aws := s.Mint.STS != nil
+	if p := s.Place(); aws != (p == PlaceSigV4) {
+		return s.wrong("attach", "write attach: sigv4 with mint: sts, and only there",
+			"tokens of this kind cannot be lent as %s", p)
+	}
+	if s.AccessKeyID != "" {
+		return s.wrong("access_key_id", "write it below mint.sts", "the key's id is that of what tokens are made of")
+	}
+	for _, name := range s.Mint.Others() {
+		i := slices.IndexFunc(specs, func(o Spec) bool { return o.Name == name })
+		switch {
+		case i < 0:
+			return s.wrong("mint", "add it to secrets, with a source and without hosts", "there is no secret %.80q", name)
+		case !specs[i].Kept():
+			return s.wrong("mint", "leave hosts and attach out of secrets."+name,
+				"secret %s is lent itself, so that tokens are not made with it", name)
+		}
 	}
 	return nil
 }
