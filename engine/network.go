@@ -110,7 +110,15 @@ func (e *Engine) newNetwork() (*network, error) {
 		waits:     jails.Waits,
 		controls: func(ctx context.Context) []glovebox.Control {
 			_, gatewayErr := doors.get()
-			return []glovebox.Control{optional("egress: netd", jails.Available(ctx)), optional("egress: gateway", gatewayErr)}
+			list := []glovebox.Control{optional("egress: netd", jails.Available(ctx)), optional("egress: gateway", gatewayErr)}
+			if c.Broker != nil {
+				b, err := lenders.get()
+				if err == nil {
+					err = b.Available()
+				}
+				list = append(list, optional("egress: broker", err))
+			}
+			return list
 		},
 		close: func(ctx context.Context) error {
 			jails.Close(ctx)

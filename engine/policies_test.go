@@ -27,7 +27,6 @@ func TestSetPolicy(t *testing.T) {
 	}
 	in, feed := io.Pipe()
 	fake.Program = func(ctx context.Context, p *drivertest.Proc) driver.Exit {
-		defer feed.Close()
 		for _, step := range []struct {
 			name                  string
 			set                   func() error
@@ -54,6 +53,7 @@ func TestSetPolicy(t *testing.T) {
 			}
 			net.mu.Unlock()
 		}
+		feed.Close()
 		return waits(ctx, p)
 	}
 	req := allowGood

@@ -44,7 +44,7 @@ func (s *settings) secret(name string) *element {
 			"header": text(&c.Header), "prefix": text(&c.Prefix), "query": text(&c.Query), "user": text(&c.User),
 			"region": text(&c.Region), "service": text(&c.Service), "access_key_id": text(&c.AccessKeyID),
 			"shape": text(&c.Shape), "on_violation": text(&c.OnViolation), "foreign": text(&c.Foreign),
-			"strip_headers": words(&c.StripHeaders), "strip_query": words(&c.StripQuery),
+			"strip_headers": words(&c.StripHeaders), "strip_query": words(&c.StripQuery), "mint": mintKeys(&c.Mint),
 		},
 		done: func() error {
 			all := append(s.secrets.specs, c)
@@ -55,7 +55,9 @@ func (s *settings) secret(name string) *element {
 				return err
 			}
 			s.secrets.specs = all
-			s.policy.Secrets = append(s.policy.Secrets, policy.Secret{Name: name, Hosts: c.Hosts})
+			if !c.Kept() {
+				s.policy.Secrets = append(s.policy.Secrets, policy.Secret{Name: name, Hosts: c.Hosts})
+			}
 			return nil
 		},
 	}

@@ -196,3 +196,24 @@ func TestSecretVerbs(t *testing.T) {
 		t.Errorf("without a broker: %s", said)
 	}
 }
+
+// TestSecretsDocumented: the example of the documentation is read as it stands.
+func TestSecretsDocumented(t *testing.T) {
+	text, err := os.ReadFile("../../docs/secrets.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := 0
+	for _, block := range strings.Split(string(text), "```yaml\n")[1:] {
+		example, _, _ := strings.Cut(block, "```")
+		tl := newTool(t)
+		tl.write(t, "g.yaml", example)
+		if exit, _, errs := tl.run("run", "--config", "g.yaml", "-c", "1"); exit != 0 {
+			t.Errorf("%s\n%s", example, errs)
+		}
+		found += len(tl.settings.secrets.specs)
+	}
+	if found == 0 {
+		t.Error("no example has a secret")
+	}
+}

@@ -26,10 +26,11 @@ type key struct {
 	missing bool                       // it is known and not built
 }
 
-// element is one mapping of a list: its keys, and what looks at it once it was read.
+// element is one mapping of a list: its keys, and what looks at it once it was read. Of what has a name it may be a value.
 type element struct {
-	keys map[string]*key
-	done func() error
+	keys  map[string]*key
+	value func(string) error
+	done  func() error
 }
 
 var missingKey = &key{missing: true}
@@ -156,7 +157,7 @@ func (s *settings) walkNamed(k *key, path string, node ast.Node) error {
 	for _, pair := range pairs {
 		if name, ok := plainValue(pair.Key); ok && elements[name] == nil {
 			elements[name] = k.named(name)
-			all.keys[name] = &key{keys: elements[name].keys}
+			all.keys[name] = &key{keys: elements[name].keys, value: elements[name].value}
 		}
 	}
 	if len(pairs) == 0 {

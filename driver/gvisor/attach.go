@@ -60,7 +60,9 @@ func (s *sandbox) Attach(ctx context.Context, n driver.Network) (link driver.Net
 	if err := s.mayAttach(); err != nil {
 		return link, err
 	}
-	s.attached = hostside.Shown(n)
+	if s.attached, s.contents, err = hostside.Shown(n); err != nil {
+		return link, err
+	}
 	s.mu.Lock()
 	k := s.kernel
 	s.mu.Unlock()
@@ -95,7 +97,7 @@ func (s *sandbox) show(ctx context.Context, k *kernel) error {
 	if s.attached == nil {
 		return nil
 	}
-	r, err := k.guest.Ask(ctx, wire.Message{Attach: s.attached})
+	r, err := k.guest.Ask(ctx, wire.Message{Attach: s.attached}, s.contents)
 	if err != nil {
 		return fmt.Errorf("attach network: %w", err)
 	}

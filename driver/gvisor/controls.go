@@ -71,9 +71,18 @@ func (d *Driver) Controls(ctx context.Context) []glovebox.Control {
 	for i := range all {
 		all[i].Required = all[i].Required || !strings.HasPrefix(all[i].Name, "cgroup ")
 	}
+	all = append(all, d.networkControl())
 	trial := d.trialControl(ctx)
 	trial.Required = true
 	return append(all, trial)
+}
+
+// networkControl tells whether sandboxes can have a network. Without it, only runs that allow hosts are refused.
+func (d *Driver) networkControl() glovebox.Control {
+	if r := hostside.NetworkRefusal(d.cfg.NetworkDevice); r != nil {
+		return control("network device", false, r.Public+"; runs that allow hosts are refused", r.Fix)
+	}
+	return control("network device", true, d.cfg.NetworkDevice, "")
 }
 
 func control(name string, available bool, detail, fix string) glovebox.Control {

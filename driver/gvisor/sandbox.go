@@ -34,6 +34,7 @@ type sandbox struct {
 	held     *held         // the interpreter that waits for its code, if one does
 	spent    bool          // it got its code
 	device   *os.File      // the other end of its network, until that is attached; nil: there is none any more, or none at all
+	contents *os.File      // of the files of its network
 	attached *wire.Attach  // the files of its network; nil: it was not attached
 
 	mu        sync.Mutex
@@ -168,6 +169,9 @@ func (s *sandbox) close(ctx context.Context) error {
 	}
 	if s.device != nil {
 		undo.Push("close network", func(context.Context) error { return s.device.Close() })
+	}
+	if s.contents != nil {
+		undo.Push("close files of the network", func(context.Context) error { return s.contents.Close() })
 	}
 	if s.data != nil {
 		undo.Push("close workspace", func(context.Context) error { return s.data.Close() })

@@ -29,9 +29,13 @@ func (s *sandbox) Attach(ctx context.Context, n driver.Network) (link driver.Net
 		return link, err
 	}
 	defer device.Close()
-	a := hostside.Shown(n)
+	a, contents, err := hostside.Shown(n)
+	if err != nil {
+		return link, err
+	}
+	defer contents.Close()
 	a.Device, a.Reopen = wire.TUN, reopen
-	r, err := s.link.Ask(ctx, wire.Message{Attach: a}, device)
+	r, err := s.link.Ask(ctx, wire.Message{Attach: a}, device, contents)
 	if err != nil {
 		return link, fmt.Errorf("attach network: %w", err)
 	}

@@ -192,6 +192,30 @@ func TestAttachWithoutADevice(t *testing.T) {
 	}
 }
 
+// TestPostureAttached is TestPosture of a sandbox that has a network.
+func TestPostureAttached(t *testing.T) {
+	needRoot(t)
+	w := newWarm(t)
+	spec := w.spec()
+	spec.Network = true
+	s, err := w.driver.Start(t.Context(), spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close(context.Background())
+	link, err := s.Attach(t.Context(), driver.Network{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer link.File.Close()
+	p, err := s.Exec(t.Context(), driver.Command{Argv: []string{"/bin/true"}, Env: []string{"PATH=/usr/bin:/bin"}, Dir: "/"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	goldenPosture(t, "posture-attached.golden", p.Posture())
+	finished(t, p)
+}
+
 // BenchmarkAttach attaches sandboxes with the files that a gateway has.
 func BenchmarkAttach(b *testing.B) {
 	w := newWarm(b)

@@ -112,13 +112,16 @@ var volatile = regexp.MustCompile(`outside \d+|version \d+|cpuset=[0-9,-]+`)
 
 func TestPosture(t *testing.T) {
 	needRoot(t)
-	r := start(t, newDriver(t), limits(), "true")
+	goldenPosture(t, "posture.golden", start(t, newDriver(t), limits(), "true").Posture())
+}
+
+func goldenPosture(t *testing.T, name string, posture glovebox.Posture) {
+	t.Helper()
 	var lines []string
-	posture := r.Posture()
 	for _, key := range slices.Sorted(maps.Keys(posture)) {
 		lines = append(lines, key+"="+posture[key])
 	}
-	golden(t, "posture.golden", volatile.ReplaceAllStringFunc(strings.Join(lines, "\n")+"\n", func(s string) string {
+	golden(t, name, volatile.ReplaceAllStringFunc(strings.Join(lines, "\n")+"\n", func(s string) string {
 		return regexp.MustCompile(`[0-9][0-9,-]*`).ReplaceAllString(s, "N")
 	}))
 }

@@ -3,6 +3,7 @@ package broker
 import (
 	"context"
 	"crypto/rand"
+	"io"
 	"net/http"
 	"slices"
 	"sync/atomic"
@@ -122,6 +123,23 @@ func (f *finder) Find(p []byte) bool {
 	return found
 }
 
+// someEnd tells whether a violation of any secret ends the run.
+func (b *Binding) someEnd() bool {
+	return slices.ContainsFunc(b.specs, func(s *Spec) bool { return s.OnViolation == ViolationEnd })
+}
+
+// watched is a body that is looked through as it is sent. What is found is refused by the broker.
+type watched struct {
+	io.ReadCloser
+	finder interface{ Find(p []byte) bool }
+}
+
+func (w *watched) Read(p []byte) (int, error) {
+	n, err := w.ReadCloser.Read(p)
+	w.finder.Find(p[:n])
+	return n, err
+}
+
 // violate notes that a placeholder was sent to where it is not for.
 func (b *Binding) violate(name string) {
 	for _, s := range b.specs {
@@ -164,6 +182,10 @@ func (b *Binding) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	out := r.Clone(r.Context())
 	out.Trailer = r.Trailer // the same map: its values come after the body
+	if r.Body != nil && b.someEnd() {
+		// The broker looks too. But an answer that has begun cannot say any more what became of its request.
+		out.Body = &watched{r.Body, b.Finder()}
+	}
 	out.URL.Scheme, out.URL.Host = "http", r.URL.Hostname()+":"+port
 	out.Host = out.URL.Host
 	resp, err := b.streams.RoundTrip(out)

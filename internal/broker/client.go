@@ -7,8 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net/http"
+	"os"
 	"sync"
 
 	"glovebox"
@@ -54,6 +56,28 @@ func New(cfg Config) (*Client, error) {
 		c.specs[cfg.Secrets[i].Name] = &cfg.Secrets[i]
 	}
 	return c, nil
+}
+
+// Available is nil where a broker can be started, as far as a look tells. Else it is a *glovebox.Error that says what is
+// missing.
+func (c *Client) Available() error {
+	info, err := os.Stat(c.cfg.Program)
+	if err == nil && (!info.Mode().IsRegular() || info.Mode()&0o111 == 0) {
+		err = fs.ErrPermission
+	}
+	if err != nil {
+		return absent(err)
+	}
+	return nil
+}
+
+// absent tells that there is no broker to start.
+func absent(err error) error {
+	e := glovebox.Errorf(glovebox.CodeUnavailable,
+		"keep glovebox-broker in the folder of glovebox, both executable (make build puts them into bin)",
+		"the broker, which lends secrets, cannot be started: glovebox-broker is missing or not executable")
+	e.Op, e.Err = "start the broker", err
+	return e
 }
 
 // process returns the broker that runs, and starts one where none does. One that ended takes its bindings with it.

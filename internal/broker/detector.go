@@ -33,15 +33,10 @@ func NewDetector(placeholders []string) *Detector {
 
 // add looks for the last of a form, which is random.
 func (d *Detector) add(form string, owner int) {
-	var m matcher
-	for _, c := range []byte(form) {
-		m.push(c)
-	}
-	if m.kept < window {
-		return // forms are longer: see forms
-	}
-	d.owner[m.tail()] = owner
-	slot := m.hash >> (64 - 16)
+	var t track
+	d.search(&t, []byte(form), make([]byte, window+len(form)))
+	d.owner[t.tail] = owner
+	slot := slotOf(t.last)
 	d.bloom[slot/64] |= 1 << (slot % 64)
 }
 
@@ -65,7 +60,7 @@ func forms(p string) []string {
 }
 
 // Scan begins to look through one stream.
-func (d *Detector) Scan() *Scan { return &Scan{detector: d, found: -1} }
+func (d *Detector) Scan() *Scan { return &Scan{detector: d, same: true, found: -1} }
 
 // In is the index of a placeholder that any of texts has, or -1.
 func (d *Detector) In(texts ...string) int {
@@ -82,124 +77,101 @@ func (d *Detector) In(texts ...string) int {
 // at a time.
 type Scan struct {
 	detector *Detector
-	plain    matcher
+	plain    track
 	once     view
 	twice    view
+	same     bool   // the views end as the stream does
+	folded   []byte // room to work in
 	found    int
 }
 
 // view is a stream with its escapes resolved.
 type view struct {
 	unescape unescaper
-	matcher  matcher
+	track    track
+	text     []byte // room to work in
 }
+
+// block is how much is looked at together.
+const block = 1 << 10
 
 // Found is the index of the placeholder that was found first, or -1.
 func (s *Scan) Found() int { return s.found }
 
 // Find tells whether a placeholder was found, in p or before.
 func (s *Scan) Find(p []byte) bool {
-	if s.found >= 0 {
-		return true
-	}
 	if len(s.detector.owner) == 0 {
 		return false
 	}
 	for len(p) > 0 && s.found < 0 {
-		next := bytes.IndexAny(p, escapes)
-		if next < 0 {
-			next = len(p)
-		}
-		if next >= window && s.alike() {
-			// No escape is under way: all views end alike, and what follows is the same in all.
-			for _, c := range p[:next] {
-				s.look(&s.plain, c)
-			}
-			s.once.matcher, s.twice.matcher = s.plain, s.plain
-			p = p[next:]
-			continue
-		}
-		n := min(len(p), next+2*window) // past the escape, until the views may be alike again
-		for _, c := range p[:n] {
-			s.step(c)
-		}
+		n := min(len(p), block)
+		s.look(p[:n])
 		p = p[n:]
 	}
 	return s.found >= 0
 }
 
-// alike tells whether all views have seen the same last.
-func (s *Scan) alike() bool {
-	if s.once.unescape.held > 0 || s.twice.unescape.held > 0 {
-		return false
+// look looks at a block: as it is, with its escapes resolved, and with those of that resolved.
+func (s *Scan) look(p []byte) {
+	if need := window + len(p) + 2*len(s.once.unescape.hold); len(s.folded) < need {
+		s.folded = make([]byte, need)
 	}
-	t := s.plain.tail()
-	return s.plain.kept >= window && s.once.matcher.kept >= window && s.twice.matcher.kept >= window &&
-		t == s.once.matcher.tail() && t == s.twice.matcher.tail()
-}
-
-func (s *Scan) step(c byte) {
-	s.look(&s.plain, c)
-	s.once.unescape.push(c, func(c byte) {
-		s.look(&s.once.matcher, c)
-		s.twice.unescape.push(c, func(c byte) { s.look(&s.twice.matcher, c) })
-	})
-}
-
-func (s *Scan) look(m *matcher, c byte) {
-	if !m.push(c) || m.kept < window {
+	s.search(&s.plain, p)
+	if s.same && !escaped(p) {
+		s.once.track, s.twice.track = s.plain, s.plain
 		return
 	}
-	slot := m.hash >> (64 - 16)
-	if s.detector.bloom[slot/64]&(1<<(slot%64)) == 0 {
-		return
-	}
-	if owner, ok := s.detector.owner[m.tail()]; ok && s.found < 0 {
+	s.once.text = s.once.unescape.resolve(p, s.once.text[:0])
+	s.search(&s.once.track, s.once.text)
+	s.twice.text = s.twice.unescape.resolve(s.once.text, s.twice.text[:0])
+	s.search(&s.twice.track, s.twice.text)
+	s.same = s.once.unescape.held+s.twice.unescape.held == 0 && s.plain == s.once.track && s.plain == s.twice.track
+}
+
+func (s *Scan) search(t *track, p []byte) {
+	if owner := s.detector.search(t, p, s.folded); owner >= 0 && s.found < 0 {
 		s.found = owner
 	}
 }
 
-// matcher has the last bytes of a stream, in one case, without white space and zeros, and a hash of them.
-type matcher struct {
-	ring [window]byte
-	at   int
-	kept int // how many it has; no more than window are counted
-	hash uint64
+// escaped tells whether an escape begins in p.
+func escaped(p []byte) bool {
+	for i := range len(escapes) {
+		if bytes.IndexByte(p, escapes[i]) >= 0 {
+			return true
+		}
+	}
+	return false
 }
 
-// factor is of a multiplicative generator; last is its power of window, by which a byte leaves.
-const factor = 0x9e3779b97f4a7c15
-
-var last = power(factor, window)
-
-func power(b uint64, n int) uint64 {
-	p := uint64(1)
-	for range n {
-		p *= b
-	}
-	return p
+// track is where a search in a stream stands: the last bytes as they are compared, and the last eight of them as a number.
+type track struct {
+	tail [window]byte
+	last uint64
 }
 
-// push takes in a byte, unless it is one of those that are skipped.
-func (m *matcher) push(c byte) bool {
-	if c = folded[c]; c == 0 {
-		return false
-	}
-	m.hash = m.hash*factor + uint64(c) - uint64(m.ring[m.at])*last
-	m.ring[m.at] = c
-	if m.at++; m.at == window {
-		m.at = 0
-	}
-	if m.kept < window {
-		m.kept++
-	}
-	return true
-}
+// slotOf is the bit of a Detector's bloom for the last eight bytes of a form.
+func slotOf(last uint64) uint64 { return last * 0x9e3779b97f4a7c15 >> (64 - 16) }
 
-func (m *matcher) tail() (t [window]byte) {
-	n := copy(t[:], m.ring[m.at:])
-	copy(t[n:], m.ring[:m.at])
-	return t
+// search goes on in a stream and returns the index of a placeholder, or -1. buf has room for window and p.
+func (d *Detector) search(t *track, p, buf []byte) int {
+	n, last, found := copy(buf, t.tail[:]), t.last, -1
+	for _, c := range p {
+		if c = folded[c]; c == 0 {
+			continue
+		}
+		buf[n] = c
+		n++
+		last = last<<8 | uint64(c)
+		if slot := slotOf(last); d.bloom[slot/64]>>(slot%64)&1 != 0 {
+			if owner, ok := d.owner[[window]byte(buf[n-window:n])]; ok && found < 0 {
+				found = owner
+			}
+		}
+	}
+	copy(t.tail[:], buf[n-window:n])
+	t.last = last
+	return found
 }
 
 // folded is a byte as it is compared: in lower case, the two alphabets of base64 alike; 0 where it is skipped, which makes

@@ -1,6 +1,8 @@
 package broker
 
 import (
+	"encoding/json"
+	"errors"
 	"fmt"
 	"io/fs"
 	"path/filepath"
@@ -27,8 +29,11 @@ type Spec struct {
 	Command []string `json:"command,omitempty"`
 	Pass    []string `json:"pass,omitempty"`
 
+	// Mint makes short-lived tokens of what the source holds, and lends those; nil lends the value itself.
+	Mint *Tokens `json:"mint,omitempty"`
+
 	// Hosts are HOST or HOST:PORT, over https alone; port 443 where none is named. Methods and Paths narrow the requests, as
-	// in an EgressRule.
+	// in an EgressRule. A secret without hosts is lent to nobody: tokens and actions are made with it.
 	Hosts   []string `json:"hosts,omitempty"`
 	Methods []string `json:"methods,omitempty"`
 	Paths   []string `json:"paths,omitempty"`
@@ -89,9 +94,23 @@ func (s *Spec) Place() Place {
 	return s.Placeholder
 }
 
+// Kept tells of a secret that is lent to nobody.
+func (s *Spec) Kept() bool { return len(s.Hosts) == 0 && s.Place() == "" }
+
+// GoString tells two specs apart by what they say: it implements fmt.GoStringer.
+func (s Spec) GoString() string {
+	text, err := json.Marshal(s)
+	if err != nil {
+		return err.Error() // which nothing that a Spec holds can cause
+	}
+	return string(text)
+}
+
 // Source tells where the value is, for people.
 func (s *Spec) Source() string {
 	switch {
+	case s.Mint != nil && s.Mint.Sourceless():
+		return "made here"
 	case s.File != "":
 		return "file " + s.File
 	case s.Env != "":
@@ -178,6 +197,9 @@ func CheckAll(specs []Spec) error {
 		if err := specs[i].check(); err != nil {
 			return err
 		}
+		if err := specs[i].checkMint(specs); err != nil {
+			return err
+		}
 		for j := range i {
 			if err := specs[i].against(&specs[j]); err != nil {
 				return err
@@ -196,7 +218,11 @@ func (s *Spec) check() error {
 		strings.HasPrefix(s.Name, "LD_") {
 		return s.wrong("", "give it a name of its own", "%s is a variable that programs need for something else", s.Name)
 	}
-	for _, part := range []func() error{s.checkSource, s.checkHosts, s.checkPlace, s.checkRest} {
+	parts := []func() error{s.checkSource, s.checkHosts, s.checkPlace, s.checkRest}
+	if s.Kept() && s.Mint == nil {
+		parts = []func() error{s.checkSource}
+	}
+	for _, part := range parts {
 		if err := part(); err != nil {
 			return err
 		}
@@ -213,6 +239,10 @@ func (s *Spec) checkSource() error {
 	}
 	variable := regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 	switch {
+	case s.Mint != nil && s.Mint.Sourceless() && sources == 0:
+		return nil
+	case s.Mint != nil && s.Mint.Sourceless():
+		return s.wrong("", "leave file, env and command out", "such tokens are made of nothing that a source holds")
 	case sources != 1:
 		return s.wrong("", "write one of file: /path, env: NAME, command: [/path/of/program, ARG]",
 			"it has %d sources, where it needs one", sources)
@@ -235,6 +265,42 @@ func (s *Spec) checkSource() error {
 	for _, arg := range s.Command {
 		if strings.ContainsRune(arg, 0) {
 			return s.wrong("command", "leave the byte out", "an argument has a byte of zero")
+		}
+	}
+	return nil
+}
+
+// checkMint refuses tokens that cannot be made as they are said. Others of specs are read to make them: such are lent
+// to nobody.
+func (s *Spec) checkMint(specs []Spec) error {
+	if s.Mint == nil {
+		return nil
+	}
+	if err := s.Mint.Check(); err != nil {
+		var known *glovebox.Error
+		if !errors.As(err, &known) {
+			return err
+		}
+		at := *known
+		at.Op = "secrets." + s.Name + "." + known.Op
+		return &at
+	}
+	aws := s.Mint.STS != nil
+	if p := s.Place(); aws != (p == PlaceSigV4) {
+		return s.wrong("attach", "write attach: sigv4 with mint: sts, and only there",
+			"tokens of this kind cannot be lent as %s", p)
+	}
+	if s.AccessKeyID != "" {
+		return s.wrong("access_key_id", "write it below mint.sts", "the key's id is that of what tokens are made of")
+	}
+	for _, name := range s.Mint.Others() {
+		i := slices.IndexFunc(specs, func(o Spec) bool { return o.Name == name })
+		switch {
+		case i < 0:
+			return s.wrong("mint", "add it to secrets, with a source and without hosts", "there is no secret %.80q", name)
+		case !specs[i].Kept():
+			return s.wrong("mint", "leave hosts and attach out of secrets."+name,
+				"secret %s is lent itself, so that tokens are not made with it", name)
 		}
 	}
 	return nil

@@ -55,10 +55,7 @@ func start(ctx context.Context, cfg Config) (*process, error) {
 		SysProcAttr: &syscall.SysProcAttr{Setpgid: true}}
 	if err := p.cmd.Start(); err != nil {
 		control.Close()
-		e := glovebox.Errorf(glovebox.CodeUnavailable, "install glovebox-broker beside glovebox: make build has both in bin/",
-			"the broker, which lends secrets, cannot be started")
-		e.Op, e.Err = "start the broker", err
-		return nil, e
+		return nil, absent(err)
 	}
 	go func() {
 		defer close(p.ended)

@@ -9,36 +9,42 @@ type unescaper struct {
 	held int
 }
 
-// push takes in a byte and gives what comes of it to emit.
-func (u *unescaper) push(c byte, emit func(byte)) {
-	if u.held == 0 {
-		if c == '%' || c == '\\' || c == '=' || c == '&' {
-			u.hold[0], u.held = c, 1
-			return
+// resolve appends to out what comes of p.
+func (u *unescaper) resolve(p, out []byte) []byte {
+	for _, c := range p {
+		if u.held == 0 && !begins(c) {
+			out = append(out, c)
+		} else {
+			out = u.push(c, out)
 		}
-		emit(c)
-		return
 	}
+	return out
+}
+
+func begins(c byte) bool { return c == '%' || c == '\\' || c == '=' || c == '&' }
+
+// push takes in a byte where an escape begins or goes on.
+func (u *unescaper) push(c byte, out []byte) []byte {
 	u.hold[u.held] = c
 	u.held++
-	out, state := resolve(u.hold[:u.held])
+	if u.held == 1 {
+		return out
+	}
+	v, state := resolve(u.hold[:u.held])
 	switch {
 	case state == escapeMore && u.held < len(u.hold):
+		return out
 	case state == escapeDone:
 		u.held = 0
-		emit(out)
+		return append(out, v)
 	case state == escapeNothing:
 		u.held = 0
-	default:
-		// It was none: its first byte stands for itself, and the rest may begin another.
-		rest := u.hold
-		n := u.held
-		u.held = 0
-		emit(rest[0])
-		for _, c := range rest[1:n] {
-			u.push(c, emit)
-		}
+		return out
 	}
+	// It was none: its first byte stands for itself, and the rest may begin another.
+	rest, n := u.hold, u.held
+	u.held = 0
+	return u.resolve(rest[1:n], append(out, rest[0]))
 }
 
 type escapeState int

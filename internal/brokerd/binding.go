@@ -17,6 +17,7 @@ import (
 
 	"glovebox"
 	"glovebox/internal/broker"
+	"glovebox/internal/brokerd/mint"
 	"glovebox/internal/egress"
 	"glovebox/internal/upstream"
 )
@@ -45,6 +46,7 @@ type binding struct {
 	detector  *broker.Detector // of the placeholders of lent, in its order
 	transport *http.Transport
 	proxy     *httputil.ReverseProxy
+	tokens    *mint.Lease
 	life      context.Context
 	end       context.CancelCauseFunc
 	said      atomic.Int64 // lines of the log
@@ -77,7 +79,8 @@ type loan struct {
 var errEnded = errors.New("what was lent was taken back")
 
 func (s *server) bind(_ context.Context, ask broker.BindAsk) error {
-	b := &binding{server: s, run: ask.Run}
+	b := &binding{server: s, run: ask.Run,
+		tokens: s.mint.Open(mint.Run{ID: ask.Run.ID, Tenant: ask.Run.Tenant, Rule: ask.Run.Rule})}
 	placeholders := make([]string, 0, len(ask.Lent))
 	for i, l := range ask.Lent {
 		made, err := s.loan(l, i)
@@ -168,6 +171,7 @@ func (s *server) unbind(_ context.Context, ask broker.UnbindAsk) error {
 // close ends the requests of the run.
 func (b *binding) close() {
 	b.end(errEnded)
+	b.revoke()
 	b.transport.CloseIdleConnections()
 }
 

@@ -159,7 +159,7 @@ func TestEnds(t *testing.T) {
 }
 
 // brokers are the broker processes that this test started.
-func brokers(t *testing.T) (pids []int) {
+func brokers(t testing.TB) (pids []int) {
 	t.Helper()
 	tasks, err := filepath.Glob("/proc/self/task/*/children")
 	if err != nil {
@@ -283,7 +283,7 @@ func TestStreams(t *testing.T) {
 			w.Write(b)
 			w.(http.Flusher).Flush()
 		}
-	}, bearer())
+	}, broker.Spec{Name: "TOKEN", Attach: broker.PlaceBearer, OnViolation: broker.ViolationEnd})
 	body, feed := io.Pipe()
 	q, err := http.NewRequestWithContext(t.Context(), "POST", "https://"+host+"/", body)
 	if err != nil {
@@ -313,6 +313,9 @@ func TestStreams(t *testing.T) {
 	feed.Close()
 	if _, err := io.ReadAll(resp.Body); err == nil {
 		t.Error("a body with a placeholder passed")
+	}
+	if !r.binding.Ends() {
+		t.Error("the run goes on")
 	}
 	resp.Body.Close()
 }

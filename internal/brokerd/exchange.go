@@ -278,7 +278,7 @@ func (s sender) RoundTrip(r *http.Request) (*http.Response, error) {
 		return s.b.transport.RoundTrip(r)
 	}
 	var err error
-	if x.cred, err = s.b.server.store.credential(r.Context(), x.loan.spec, false); err != nil {
+	if x.cred, err = x.credential(r.Context()); err != nil {
 		return nil, err
 	}
 	resp, err := x.send(r)
@@ -286,9 +286,8 @@ func (s sender) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err != nil || resp.StatusCode != http.StatusUnauthorized || gone {
 		return resp, err
 	}
-	// The value may have been changed at its source.
 	old := x.cred
-	if x.cred, err = s.b.server.store.credential(r.Context(), x.loan.spec, true); err != nil || x.cred == old {
+	if x.cred, err = x.another(r.Context()); err != nil || x.cred == old {
 		x.cred = old
 		return resp, nil
 	}

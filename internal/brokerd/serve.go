@@ -14,6 +14,7 @@ import (
 
 	"glovebox"
 	"glovebox/internal/broker"
+	"glovebox/internal/brokerd/mint"
 	"glovebox/internal/upstream"
 )
 
@@ -89,6 +90,7 @@ func begin(control *net.UnixConn, cfg Config) (*server, error) {
 type server struct {
 	log     *slog.Logger
 	store   *store
+	mint    *mint.Mint
 	dialer  Dialer
 	network tlsRoots
 	specs   map[string]*broker.Spec
@@ -119,6 +121,9 @@ func newServer(setup broker.Setup, cfg Config) (*server, error) {
 	for i := range setup.Secrets {
 		s.specs[setup.Secrets[i].Name] = &setup.Secrets[i]
 	}
+	if err := s.newMint(setup, roots); err != nil {
+		return nil, err
+	}
 	s.life, s.end = context.WithCancel(context.Background())
 	protocols := new(http.Protocols)
 	protocols.SetUnencryptedHTTP2(true)
@@ -142,9 +147,11 @@ func (s *server) close() {
 	all := s.bindings
 	s.bindings = nil
 	s.mu.Unlock()
+	var closing sync.WaitGroup
 	for _, b := range all {
-		b.close()
+		closing.Go(b.close)
 	}
+	closing.Wait()
 	_ = s.http.Close() // its connections are sockets of this process
 	s.door.Close()
 	s.serving.Wait()
@@ -208,7 +215,10 @@ func asked[T any](r *http.Request, do func(context.Context, T) error) error {
 func (s *server) check(ctx context.Context) []broker.Checked {
 	var list []broker.Checked
 	for _, spec := range s.store.specs {
-		_, err := s.store.credential(ctx, spec, true)
+		var err error
+		if spec.Mint == nil || !spec.Mint.Sourceless() {
+			_, err = s.store.credential(ctx, spec, true)
+		}
 		list = append(list, broker.Checked{Name: spec.Name, Error: broker.Failed(err)})
 	}
 	return list

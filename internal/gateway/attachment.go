@@ -44,7 +44,6 @@ type Attachment struct {
 	rules    atomic.Pointer[egress.Rules]
 	binding  Binding
 	ca       *authority
-	trust    trust
 	ledger   *ledger
 	bytes    allowance // of both directions
 	up, down atomic.Int64
@@ -61,6 +60,7 @@ type Attachment struct {
 
 	mu     sync.Mutex
 	closed bool
+	trust  trust // until Serve
 	netd   *netwire.Host
 	flows  map[uint64]*flow
 	active map[*exchange]struct{}
@@ -101,8 +101,11 @@ func (a *Attachment) Serve(netd *netwire.Host) error {
 		return err
 	}
 	defer a.work.Done()
+	a.takeTrust(true)
 	var err error
+	var events pace
 	for err == nil {
+		events.wait(a.life)
 		var e netwire.Event
 		if e, err = netd.Next(); err == nil {
 			a.event(e)
@@ -122,7 +125,7 @@ func (a *Attachment) begin(netd *netwire.Host) error {
 	if a.closed || a.netd != nil {
 		return errors.New("serve a netd: the attachment is closed or serves another")
 	}
-	a.netd, a.trust = netd, trust{} // the sandbox shows its copy by now; this one is half a megabyte
+	a.netd = netd
 	a.work.Add(2)
 	go func() {
 		defer a.work.Done()

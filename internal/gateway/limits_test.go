@@ -191,7 +191,7 @@ func TestSameIsToldOnce(t *testing.T) {
 	for _, f := range list {
 		sum += max(f.Count, 1)
 	}
-	if sum != 800 || len(list) > 400 {
+	if sum != 800 || len(list) > 300 {
 		t.Errorf("%d records of %d decisions", len(list), sum)
 	}
 	if lines := strings.Count(r.log.String(), "\n"); lines != len(list) {

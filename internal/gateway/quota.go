@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"context"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -44,4 +45,30 @@ func (r *rate) more(at time.Time) bool {
 	}
 	r.n++
 	return r.n <= r.most
+}
+
+// maxEvents is how much a netd may say in a second. One that is well says less: it has quotas of its own.
+const maxEvents = 1000
+
+// pace lets a netd that says more wait, and with it nobody but its own sandbox.
+type pace struct {
+	since time.Time
+	n     int
+}
+
+// wait returns when one more event may be heard, or life has ended.
+func (p *pace) wait(life context.Context) {
+	at := now()
+	if at.Sub(p.since) >= time.Second {
+		p.since, p.n = at, 0
+	}
+	if p.n++; p.n <= maxEvents {
+		return
+	}
+	t := time.NewTimer(time.Second - at.Sub(p.since))
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-life.Done():
+	}
 }

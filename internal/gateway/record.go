@@ -24,8 +24,12 @@ const (
 // sampleEvery is how long decisions that are the same are gathered after the first of them was told.
 const sampleEvery = time.Second
 
-// maxSamples bounds the decisions that are kept apart at a time. Of others only port and reason are told.
-const maxSamples = 256
+// The decisions that are kept apart at a time: with their requests, then with their hosts. Of what comes beyond that only
+// port and reason are told.
+const (
+	maxSamples = 128
+	maxHosts   = 256
+)
 
 // same is what two decisions have in common that are told as one.
 type same struct {
@@ -75,19 +79,26 @@ func (l *ledger) note(f glovebox.EgressFlow, d detail) {
 	f.Count = max(f.Count, 1)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	key := same{f.Host, f.Reason, f.Layer, f.Rule, f.Method, f.Path, f.Port, f.Allowed}
-	if sum, ok := l.recent[key]; ok {
-		add(sum, f)
-		return
-	}
-	if len(l.recent) >= maxSamples {
-		key = same{reason: f.Reason, layer: f.Layer, port: f.Port, allowed: f.Allowed}
-		f.Host, f.Rule, f.Method, f.Path = "", "", "", ""
+	for {
+		key := same{f.Host, f.Reason, f.Layer, f.Rule, f.Method, f.Path, f.Port, f.Allowed}
 		if sum, ok := l.recent[key]; ok {
 			add(sum, f)
 			return
 		}
+		switch n := len(l.recent); {
+		case n >= maxSamples && f.Method != "":
+			f.Method, f.Path = "", ""
+		case n >= maxHosts && f.Host != "":
+			f.Host, f.Rule = "", ""
+		default:
+			l.begin(key, f, d)
+			return
+		}
 	}
+}
+
+// begin tells the first of a kind.
+func (l *ledger) begin(key same, f glovebox.EgressFlow, d detail) {
 	l.tell(f, d)
 	if l.closed {
 		return

@@ -76,7 +76,8 @@ type rig struct {
 	served   chan error
 	ended    atomic.Int64
 	answers  chan netwire.Command // to questions of a strict resolver
-	cas      *x509.CertPool       // what the sandbox trusts
+	bundle   []byte
+	cas      *x509.CertPool // what the sandbox trusts
 
 	sending sync.Mutex
 	mu      sync.Mutex
@@ -130,7 +131,7 @@ func newRig(t testing.TB, with terms) *rig {
 		t.Fatal(err)
 	}
 	r.cas = x509.NewCertPool()
-	if !r.cas.AppendCertsFromPEM(r.a.Files()[0].Data) {
+	if r.bundle = r.a.Files()[0].Data; !r.cas.AppendCertsFromPEM(r.bundle) {
 		t.Fatal("the bundle has no certificate")
 	}
 	r.plug()

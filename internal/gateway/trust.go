@@ -44,17 +44,37 @@ func (g *Gateway) trust(a *authority) (trust, error) {
 	return trust{slices.Concat(g.config.Roots, a.pem()), java}, err
 }
 
-// Files, until Serve is called, are what the sandbox must be shown, at paths that are the gateway's own.
+// Files are what the sandbox must be shown, at paths that are the gateway's own. They are given out until Serve is called: a
+// sandbox has them by then, and they are larger than all else that is kept for one.
 func (a *Attachment) Files() []driver.File {
-	return []driver.File{{Path: bundlePath, Data: a.trust.bundle}, {Path: javaPath, Data: a.trust.java}}
+	t := a.takeTrust(false)
+	if t.bundle == nil {
+		return nil
+	}
+	return []driver.File{{Path: bundlePath, Data: t.bundle}, {Path: javaPath, Data: t.java}}
 }
 
-// Over, until Serve is called, are what the sandbox is shown in place of the image's own bundles, where it has them. All
-// have the same data.
+// takeTrust returns what there is to be shown, and forgets it where that was the last time.
+func (a *Attachment) takeTrust(last bool) trust {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	t := a.trust
+	if last {
+		a.trust = trust{}
+	}
+	return t
+}
+
+// Over are what the sandbox is shown in place of the image's own bundles, where it has them. All have the same data. They
+// are given out as long as Files.
 func (a *Attachment) Over() []driver.File {
+	t := a.takeTrust(false)
+	if t.bundle == nil {
+		return nil
+	}
 	files := make([]driver.File, len(systemBundles))
 	for i, path := range systemBundles {
-		files[i] = driver.File{Path: path, Data: a.trust.bundle}
+		files[i] = driver.File{Path: path, Data: t.bundle}
 	}
 	return files
 }

@@ -13,7 +13,7 @@ var InitCapabilities = []uintptr{
 	unix.CAP_SYS_ADMIN,               // mounts, host name, control group namespace
 	unix.CAP_SETUID, unix.CAP_SETGID, // become init, then the program
 	unix.CAP_SETPCAP,                // drop the program's bounds
-	unix.CAP_NET_ADMIN,              // loopback up
+	unix.CAP_NET_ADMIN,              // loopback up; the interface of a network
 	unix.CAP_CHOWN, unix.CAP_FOWNER, // the program's folders and pipes
 	unix.CAP_DAC_OVERRIDE,              // open outputs whatever their modes
 	unix.CAP_DAC_READ_SEARCH,           //

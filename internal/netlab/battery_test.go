@@ -106,7 +106,7 @@ func requests(want ...string) func(ended) error {
 
 // battery are all tries.
 func battery() []try {
-	return slices.Concat(basics(), names(), literals(), privates(), resolver(), packets(), greetings(), requestTries(), smuggling(),
+	return slices.Concat(basics(), names(), literals(), privates(), resolver(), packets(), greetings(), requestTries(), rulesOfRequests(), smuggling(),
 		ports(), certificates())
 }
 

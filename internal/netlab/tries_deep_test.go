@@ -180,6 +180,11 @@ attempt('trace', lambda: say(secure('good.test'), b'TRACE / HTTP/1.1\r\nHost: go
 			says: []string{`connect => HTTP/1.1 4`, `trace => HTTP/1.1 4`}, never: []string{"evil.test says", "101 Switching", "=> HTTP/1.1 200 OK||"},
 			decided: []decision{{"good.test", "connect"}, {"good.test", "not-http-or-tls"}},
 			dialled: []string{"10.77.0.2:80"}, asked: []string{"good.test"}, then: requests("GET good.test/")},
+	}
+}
+
+func rulesOfRequests() []try {
+	return []try{
 		{name: "20 web sockets", code: `
 ask4 = 'Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nOrigin: http://x\r\n'
 def ws(host):

@@ -3,6 +3,7 @@ package sandboxinit
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path"
 	"strings"
@@ -20,6 +21,10 @@ func (s *sandbox) attachNetwork(a *wire.Attach, files []*os.File) error {
 		return s.fail(step("attach network", errors.New("the sandbox is not made for it, or not in a state for it")))
 	}
 	s.attached = true // whatever becomes of it
+	var contents *os.File
+	if n := len(files); len(a.Shown) > 0 && n > 0 {
+		contents, files = files[n-1], files[:n-1]
+	}
 	var link []*os.File
 	defer func() { wire.CloseAll(link) }() // the only one that stays is that of the driver
 	switch {
@@ -45,7 +50,7 @@ func (s *sandbox) attachNetwork(a *wire.Attach, files []*os.File) error {
 		if s.guest != nil {
 			show = s.showInGuest
 		}
-		if err := show(a); err != nil {
+		if err := show(a, contents); err != nil {
 			return s.fail(err)
 		}
 	}
@@ -275,14 +280,14 @@ func (s *sandbox) overlayEtc() error {
 }
 
 // show makes the files of a in a file system of their own and shows them where they are meant to be.
-func (s *sandbox) show(a *wire.Attach) error {
+func (s *sandbox) show(a *wire.Attach, contents *os.File) error {
 	const attr = harmless | unix.MOUNT_ATTR_NOEXEC
 	fd, err := newFS("tmpfs", attr, filesOptions(a)...)
 	if err != nil {
 		return step("make files of the network", err)
 	}
 	defer unix.Close(fd)
-	if err := writeFiles(fd, a); err != nil {
+	if err := writeFiles(fd, a, contents); err != nil {
 		return step("make files of the network", err)
 	}
 	if err := setAttr(fd, unix.MOUNT_ATTR_RDONLY|attr, 0); err != nil {
@@ -332,34 +337,41 @@ func (s *sandbox) showOver(contents int, f wire.Shown) error {
 func filesOptions(a *wire.Attach) []string {
 	const page = 4096
 	size, inodes := int64(page), 8
-	for _, b := range a.Contents {
-		size += int64(len(b)+page-1) / page * page
+	for _, n := range a.Sizes {
+		size += (n + page - 1) / page * page
 	}
 	for _, f := range a.Shown { // names of one content have one inode, but their folders have some
 		inodes += 1 + strings.Count(f.Path, "/")
 	}
-	return []string{fmt.Sprintf("size=%d", size), fmt.Sprintf("nr_inodes=%d", inodes+len(a.Contents)), "mode=0755"}
+	return []string{fmt.Sprintf("size=%d", size), fmt.Sprintf("nr_inodes=%d", inodes+len(a.Sizes)), "mode=0755"}
 }
 
 // contentName is what a content is called beside the files that have it.
 func contentName(n int) string { return fmt.Sprintf(".%d", n) }
 
 // writeFiles writes each content once, below the folder dir, and gives it the names of the files that are not Over.
-func writeFiles(dir int, a *wire.Attach) error {
-	for i, b := range a.Contents {
+func writeFiles(dir int, a *wire.Attach, contents *os.File) error {
+	if contents == nil {
+		return errors.New("descriptor missing")
+	}
+	at := int64(0)
+	for i, n := range a.Sizes {
 		fd, err := unix.Openat(dir, contentName(i),
 			unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o444)
 		if err != nil {
 			return err
 		}
 		f := os.NewFile(uintptr(fd), "content")
-		_, err = f.Write(b)
+		copied, err := io.Copy(f, io.NewSectionReader(contents, at, n))
 		if err := errors.Join(err, f.Close()); err != nil {
 			return err
 		}
+		if at += n; copied != n {
+			return errors.New("a content is cut off")
+		}
 	}
 	for _, f := range a.Shown {
-		if f.Content < 0 || f.Content >= len(a.Contents) {
+		if f.Content < 0 || f.Content >= len(a.Sizes) {
 			return errors.New("a file without content")
 		}
 		if f.Over {
@@ -387,7 +399,7 @@ func writeFiles(dir int, a *wire.Attach) error {
 
 // showInGuest is show on a kernel in user space, which has the older calls alone. What is there is an image's, read-only,
 // and its program has not begun.
-func (s *sandbox) showInGuest(a *wire.Attach) error {
+func (s *sandbox) showInGuest(a *wire.Attach, contents *os.File) error {
 	const attr = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
 	if err := unix.Mount("network", wire.NetworkDir, "tmpfs", attr, strings.Join(filesOptions(a)[2:], ",")); err != nil {
 		return step("make files of the network", err)
@@ -397,7 +409,7 @@ func (s *sandbox) showInGuest(a *wire.Attach) error {
 		return step("make files of the network", err)
 	}
 	defer unix.Close(dir)
-	if err := writeFiles(dir, a); err != nil {
+	if err := writeFiles(dir, a, contents); err != nil {
 		return step("make files of the network", err)
 	}
 	for _, f := range a.Shown {

@@ -328,7 +328,7 @@ func (f *Failed) fields(c *codec) {
 func (a *Attach) fields(c *codec) {
 	integer(c, &a.Device)
 	c.flag(&a.Reopen)
-	list(c, &a.Contents, c.bytes)
+	list(c, &a.Sizes, func(n *int64) { integer(c, n) })
 	list(c, &a.Shown, func(s *Shown) { c.text(&s.Path); c.flag(&s.Over); integer(c, &s.Content) })
 }
 

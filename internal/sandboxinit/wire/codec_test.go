@@ -41,7 +41,7 @@ func messages() map[string]Message {
 		"look":    {Look: &Look{}},
 		"looked":  {Looked: &Looked{Processes: []Process{{Status: "Pid:\t2\n", Namespaces: []string{"a"}}}}},
 		"failed":  {Failed: &Failed{Step: "mount proc", Errno: 13, Detail: "permission denied"}},
-		"attach": {Attach: &Attach{Device: TAP, Reopen: true, Contents: [][]byte{{}, []byte("PEM")},
+		"attach": {Attach: &Attach{Device: TAP, Reopen: true, Sizes: []int64{0, 3},
 			Shown: []Shown{{Path: "/etc/ssl/cert.pem", Over: true, Content: 1}}}},
 		"attached": {Attached: &Attached{Interfaces: []string{"lo", "eth0"}, Routes: "eth0\t0\n", Mounts: "1 2\n",
 			Buffer: AttachedBuffer}},

@@ -203,9 +203,11 @@ type Process struct {
 type Attach struct {
 	Device Device
 	// Reopen says that the descriptor is a name for the device only: init opens it, in the sandbox's own network namespace.
-	Reopen   bool
-	Contents [][]byte
-	Shown    []Shown
+	Reopen bool
+	// Sizes are those of the contents, in bytes, which come one after the other in the file whose descriptor is the last. They
+	// are not part of the message, since they are copied fewer times so.
+	Sizes []int64
+	Shown []Shown
 }
 
 // Device is the kind of a network device.
