@@ -151,6 +151,9 @@ func (p *Policy) grantEgress(who glovebox.Principal, allow []string) ([]glovebox
 	if err != nil {
 		return nil, invalid(fix, "allow: %v", err)
 	}
+	if who.Typed() {
+		missing = append(missing, p.beyond(who.Tenant, asks, missing)...)
+	}
 	for i, a := range missing {
 		if !who.Typed() {
 			return nil, refuse("egress.denied", glovebox.CodeDenied,
@@ -162,6 +165,24 @@ func (p *Policy) grantEgress(who glovebox.Principal, allow []string) ([]glovebox
 		selected = append(selected, r)
 	}
 	return named(selected), nil
+}
+
+// beyond are the stars of which rules name some hosts only: typed, they mean all that is below.
+func (p *Policy) beyond(tenant string, asks, missing []egress.Ask) (more []egress.Ask) {
+	for _, a := range asks {
+		if _, exact := a.Pattern().Exact(); exact {
+			continue
+		}
+		covered := slices.ContainsFunc(missing, func(m egress.Ask) bool { return m.Pattern() == a.Pattern() }) ||
+			slices.ContainsFunc(p.rulesOf(tenant), func(r glovebox.EgressRule) bool {
+				wide, err := egress.ParsePattern(r.Host)
+				return err == nil && !r.Deny && wide.Covers(a.Pattern())
+			})
+		if !covered {
+			more = append(more, a)
+		}
+	}
+	return more
 }
 
 // StillLeaves is what of rules that a run was granted, which may be by another policy, may leave by this one too: a rule
@@ -210,8 +231,15 @@ func named(rules []glovebox.EgressRule) []glovebox.EgressRule {
 	return rules
 }
 
-// Opens is true where rules let a tenant reach what is asked for; else only whoever types it at the command line does.
+// Opens is true where rules let a tenant reach all that is asked for; else only whoever types it at the command line does.
 func (p *Policy) Opens(tenant string, allow []string) bool {
-	_, refused := p.grantEgress(glovebox.Principal{Tenant: tenant}, allow)
-	return refused == nil
+	if _, refused := p.grantEgress(glovebox.Principal{Tenant: tenant}, allow); refused != nil {
+		return false
+	}
+	var asks []egress.Ask
+	for _, a := range allow {
+		ask, _ := egress.ParseAsk(a) // which was done
+		asks = append(asks, ask)
+	}
+	return len(p.beyond(tenant, asks, nil)) == 0
 }

@@ -45,9 +45,16 @@ func TestEgressIsSelected(t *testing.T) {
 		"another port":    {who: stranger, allow: []string{"api.example.com:8443"}, code: glovebox.CodeDenied, fix: "ports: [8443]"},
 		"owner over HTTP": {who: byHTTP, allow: []string{"other.example.com"}, code: glovebox.CodeDenied, fix: "policy.egress.rules"},
 		"owner typed":     {who: owner, allow: []string{"other.example.com"}, want: []glovebox.EgressRule{deny, typed}},
-		"malformed":       {who: owner, allow: []string{"http://10.0.0.1"}, code: glovebox.CodeInvalid, fix: "api.example.com"},
-		"too wide":        {who: owner, allow: []string{"*.github.io"}, code: glovebox.CodeInvalid, fix: "api.example.com"},
-		"too many":        {who: owner, allow: slicesOf("a.example.com", maxAllow+1), code: glovebox.CodeInvalid, fix: "fewer"},
+		"owner typed a star": {who: owner, allow: []string{"https://*.example.com"}, want: []glovebox.EgressRule{deny, api,
+			{ID: "policy.egress.rules.2", Host: "intern.example.com", AllowPrivate: []string{"10.1.0.0/16"}, Protocols: []string{"https"}},
+			{ID: "out", Host: "out.example.com", AllowPrivate: []string{}, Protocols: []string{"https"}},
+			{ID: "--allow 1 (*.example.com)", Host: "*.example.com", Protocols: []string{"https"}, AllowPrivate: []string{"10.0.0.0/8"}}}},
+		"a stranger's star": {who: stranger, allow: []string{"https://*.example.com"}, want: []glovebox.EgressRule{deny, api,
+			{ID: "policy.egress.rules.2", Host: "intern.example.com", AllowPrivate: []string{"10.1.0.0/16"}, Protocols: []string{"https"}},
+			{ID: "out", Host: "out.example.com", AllowPrivate: []string{}, Protocols: []string{"https"}}}},
+		"malformed": {who: owner, allow: []string{"http://10.0.0.1"}, code: glovebox.CodeInvalid, fix: "api.example.com"},
+		"too wide":  {who: owner, allow: []string{"*.github.io"}, code: glovebox.CodeInvalid, fix: "api.example.com"},
+		"too many":  {who: owner, allow: slicesOf("a.example.com", maxAllow+1), code: glovebox.CodeInvalid, fix: "fewer"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := p.Decide(tt.who, glovebox.Request{Code: "1", Trust: "model", Allow: tt.allow}, having(glovebox.IsolationProcess))
@@ -59,7 +66,7 @@ func TestEgressIsSelected(t *testing.T) {
 			}
 		})
 	}
-	if p.Opens("local", []string{"other.example.com"}) || !p.Opens("local", []string{"api.example.com"}) || !p.Opens("local", nil) {
+	if p.Opens("local", []string{"*.example.com"}) || p.Opens("local", []string{"other.example.com"}) || !p.Opens("local", []string{"api.example.com"}) || !p.Opens("local", nil) {
 		t.Error("what the rules open to anybody is not what was selected")
 	}
 }

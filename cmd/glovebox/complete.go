@@ -4,6 +4,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"glovebox"
+	"glovebox/internal/egress"
+	"glovebox/policy"
 )
 
 // completeCommands mends the command that cobra makes for shells: one that it does not know is an error.
@@ -33,6 +35,41 @@ func completeFlags(cmd *cobra.Command) {
 		// It fails for a flag that does not exist, or twice for one that does.
 		fixed := cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)
 		if err := cmd.RegisterFlagCompletionFunc(name, fixed); err != nil {
+			panic(err)
+		}
+	}
+}
+
+// completeEgress offers the hosts of the configuration's rules for --allow, and its secrets with their hosts for --secret.
+func (a *app) completeEgress(cmd *cobra.Command) {
+	from := func(list func(policy.Config) []cobra.Completion) cobra.CompletionFunc {
+		return func(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
+			s, err := a.settings()
+			if err != nil {
+				return nil, cobra.ShellCompDirectiveError
+			}
+			return list(s.policy), cobra.ShellCompDirectiveNoFileComp
+		}
+	}
+	for name, list := range map[string]func(policy.Config) []cobra.Completion{
+		"allow": func(c policy.Config) (all []cobra.Completion) {
+			for _, r := range c.Egress.Rules {
+				if _, err := egress.ParseAsk(r.Host); err == nil && !r.Deny {
+					all = append(all, r.Host)
+				}
+			}
+			return all
+		},
+		"secret": func(c policy.Config) (all []cobra.Completion) {
+			for _, secret := range c.Secrets {
+				for _, host := range secret.Hosts {
+					all = append(all, secret.Name+"@"+host)
+				}
+			}
+			return all
+		},
+	} {
+		if err := cmd.RegisterFlagCompletionFunc(name, from(list)); err != nil {
 			panic(err)
 		}
 	}

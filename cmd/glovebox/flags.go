@@ -68,6 +68,7 @@ func (r *runFlags) bind(a *app, cmd *cobra.Command) {
 	f.BoolVar(&q.Interpreter, "interpreter", false, "run in the session's interpreter"+later)
 	f.BoolVar(&q.Detach, "detach", false, "answer at once with the id"+later)
 	completeFlags(cmd)
+	a.completeEgress(cmd)
 }
 
 // complete turns what was typed into the rest of the request.

@@ -167,3 +167,14 @@ func TestRefusalsAreTold(t *testing.T) {
 		t.Errorf("%q", errs)
 	}
 }
+
+// TestCompleteEgress offers what a request may ask for, and nothing that is denied.
+func TestCompleteEgress(t *testing.T) {
+	tl := newTool(t)
+	tl.write(t, "c.yaml", permits+"secrets: {TOKEN: {env: X, hosts: [api.example.com], attach: bearer}}\n")
+	for flag, want := range map[string]string{"--allow": "api.example.com\npastebin.com\n:", "--secret": "TOKEN@api.example.com\n:"} {
+		if exit, out, errs := tl.run("__complete", "run", "--config", "c.yaml", flag, ""); exit != 0 || !strings.HasPrefix(out, want) {
+			t.Errorf("%s: %d %q %q", flag, exit, out, errs)
+		}
+	}
+}
