@@ -94,6 +94,7 @@ type exchange struct {
 	small []byte     // its body, where that was read before
 	cred  credential // what was added
 	added bool
+	push  []string // the refs that its body may change; nil: it is no push
 }
 
 type exchangeKey struct{}
@@ -118,6 +119,9 @@ func (b *binding) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			failed(w, r, err)
 			return
 		}
+	}
+	if x.push != nil && !x.judgePush(w, r) {
+		return
 	}
 	b.proxy.ServeHTTP(w, r)
 }
@@ -163,6 +167,11 @@ func (x *exchange) judge() *refusal {
 	}
 	if refused := x.choose(path); refused != nil {
 		return refused
+	}
+	if x.loan.spec.Attach == broker.PlaceGit {
+		if refused := x.judgeGit(v.Push); refused != nil {
+			return refused
+		}
 	}
 	return x.takeOut()
 }

@@ -25,8 +25,6 @@ func TestAttach(t *testing.T) {
 		"prefix":       {spec: broker.Spec{Attach: broker.PlaceHeader, Header: "X-Key", Prefix: "Token "}, header: "X-Key", want: "Token " + canary},
 		"query":        {spec: broker.Spec{Attach: broker.PlaceQuery, Query: "key"}, query: canary},
 		"basic":        {spec: broker.Spec{Attach: broker.PlaceBasic, User: "me"}, header: "Authorization", want: basic("me:" + canary)},
-		"git":          {spec: broker.Spec{Attach: broker.PlaceGit}, header: "Authorization", want: basic("x-access-token:" + canary)},
-		"git user":     {spec: broker.Spec{Attach: broker.PlaceGit, User: "me"}, header: "Authorization", want: basic("me:" + canary)},
 		"by variable":  {spec: broker.Spec{Attach: broker.PlaceBearer, Env: "GIVEN"}, header: "Authorization", want: "Bearer " + canary},
 		"by a command": {spec: broker.Spec{Attach: broker.PlaceBearer, Command: []string{"/bin/echo", canary}}, header: "Authorization", want: "Bearer " + canary},
 	} {

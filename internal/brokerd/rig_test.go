@@ -244,3 +244,18 @@ func (r *rig) count() int {
 	defer r.mu.Unlock()
 	return len(r.seen)
 }
+
+// send sends a request and returns what came, whatever it is.
+func (r *rig) send(q *http.Request) (a refused) {
+	r.t.Helper()
+	resp, err := r.binding.RoundTrip(q)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return refused{resp.StatusCode, resp.Header.Get(broker.HeaderReason), string(text)}
+}

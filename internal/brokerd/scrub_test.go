@@ -100,7 +100,7 @@ func FuzzScrubbed(f *testing.F) {
 func TestEcho(t *testing.T) {
 	for name, spec := range map[string]broker.Spec{
 		"bearer": {Attach: broker.PlaceBearer}, "header": {Attach: broker.PlaceHeader, Header: "X-Key"}, "basic": {Attach: broker.PlaceBasic, User: "me"},
-		"query": {Attach: broker.PlaceQuery, Query: "key"}, "git": {Attach: broker.PlaceGit},
+		"query": {Attach: broker.PlaceQuery, Query: "key"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			echo := func(w http.ResponseWriter, q *http.Request) {
