@@ -66,7 +66,8 @@ func build(to, what string) {
 
 func newDriver(t testing.TB) driver.Driver {
 	t.Helper()
-	cfg := gvisor.Config{Init: programs.init, Runsc: programs.runsc, ScratchDir: t.TempDir(), Cgroup: os.Getenv(userCgroupEnv)}
+	cfg := gvisor.Config{Init: programs.init, Runsc: programs.runsc, ScratchDir: t.TempDir(), Cgroup: os.Getenv(userCgroupEnv),
+		NetworkDevice: os.Getenv(tunEnv)}
 	if cfg.Cgroup != "" {
 		cfg.RuntimeDir = filepath.Join(os.TempDir(), "locks") // so that nothing of the user is left
 	}

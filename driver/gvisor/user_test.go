@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"glovebox"
 )
 
@@ -20,6 +22,7 @@ import (
 const (
 	userCgroupEnv = "GLOVEBOX_TEST_USER_CGROUP"
 	accountEnv    = "GLOVEBOX_TEST_ACCOUNT"
+	tunEnv        = "GLOVEBOX_TEST_TUN"
 	programsEnv   = "GLOVEBOX_TEST_PROGRAMS"
 )
 
@@ -75,7 +78,7 @@ func haveAccount() error {
 
 // userTests are what is run again: each way in which ids, limits and files of the sandbox meet those of the host.
 const userTests = "^TestRun$|^TestConformance$/" +
-	"^(a_sandbox_dies|inputs_are|what_is_not|files:_the_limit|memory:_the|processes:_threads|disk:_the|held:_code|kill_ends)"
+	"^(a_sandbox_dies|inputs_are|what_is_not|files:_the_limit|memory:_the|processes:_threads|disk:_the|held:_code|kill_ends|network:_(names|its_files))"
 
 func asUser(env []string, out io.Writer, tests string, sys *syscall.SysProcAttr) error {
 	cmd := exec.Command("/proc/self/exe", "-test.run", tests, "-test.v")
@@ -100,7 +103,7 @@ func TestOrdinaryUser(t *testing.T) {
 		sys              *syscall.SysProcAttr
 	}{
 		"no ids": {userCgroupEnv, "^TestNoIDs$", "--- PASS: TestNoIDs", user()},
-		"subordinate ids": {accountEnv, "", "--- PASS: TestConformance/disk:_the_limit", &syscall.SysProcAttr{
+		"subordinate ids": {accountEnv, "", "--- PASS: TestConformance/network:_names", &syscall.SysProcAttr{
 			Cloneflags: syscall.CLONE_NEWNS, Unshareflags: syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -117,9 +120,18 @@ func TestOrdinaryUser(t *testing.T) {
 			if err := os.Chown(scratch, nobodyElse, nobodyElse); err != nil {
 				t.Fatal(err)
 			}
+			tun := filepath.Join(t.TempDir(), "tun") // as most machines have it
+			if err := unix.Mknod(tun, unix.S_IFCHR|0o666, int(unix.Mkdev(10, 200))); err != nil {
+				t.Fatal(err)
+			}
+			for path, mode := range map[string]os.FileMode{tun: 0o666, filepath.Dir(tun): 0o755, filepath.Dir(filepath.Dir(tun)): 0o755} {
+				if err := os.Chmod(path, mode); err != nil {
+					t.Fatal(err)
+				}
+			}
 			var out bytes.Buffer
 			err = asUser([]string{"PATH=/usr/bin:/bin", "TMPDIR=" + scratch, "HOME=" + scratch, c.env + "=" + cgroup,
-				programsEnv + "=" + strings.Join([]string{programs.runsc, programs.init, programs.probe}, ":")}, &out, c.tests, c.sys)
+				tunEnv + "=" + tun, programsEnv + "=" + strings.Join([]string{programs.runsc, programs.init, programs.probe}, ":")}, &out, c.tests, c.sys)
 			if err != nil || !strings.Contains(out.String(), c.want) || strings.Contains(out.String(), "--- SKIP: TestRun") {
 				t.Errorf("%v\n%s", err, out.String())
 			}
