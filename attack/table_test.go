@@ -69,7 +69,7 @@ var network = map[string]string{
 	"NT-11": "TestNT08RawSockets",
 	"NT-12": "TestNT12UnixSockets", "NT-13": "TestNT12UnixSockets", "NT-15": "TestKS01RefusedCalls",
 	"NT-17": "TestNT17Inbound",
-	"NT-18": "TestNT18RunToRun TestNT12UnixSockets", "NT-19": noAllow, "NT-21": noAllow, "NT-23": noAllow,
+	"NT-18": "TestNT18RunToRun TestNT12UnixSockets", "NT-19": "internal/netlab:TestBattery", "NT-21": "internal/netlab:TestBattery", "NT-23": "internal/netlab:TestBattery",
 	"NT-24": "TestNT01Out",
 	"NT-26": "TestNT26EmptyMeansClosed", "NT-28": "TestNT01Out",
 }

@@ -125,7 +125,7 @@ policy:
   trust: {influenced: process}
   egress:
     allow_private: [%s, %s]
-    rules:%s`, filepath.Join(l.Dir, "data"), filepath.Join(l.Dir, "sock"), netlab.Twin, l.CA, netlab.Link, netlab.Link6, rules)
+    rules:%s`, filepath.Join(l.Dir, "data"), filepath.Join(l.Dir, "run", "sock"), netlab.Twin, l.CA, netlab.Link, netlab.Link6, rules)
 	for _, name := range private {
 		text += fmt.Sprintf("      - {host: %s}\n", name)
 	}
@@ -134,9 +134,9 @@ policy:
 	if err := os.WriteFile(r.config, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"data", "home"} {
+	for _, name := range []string{"data", "home", "run"} {
 		dir := filepath.Join(l.Dir, name)
-		if err := errors.Join(os.Mkdir(dir, 0o755), os.Chown(dir, user, user)); err != nil {
+		if err := errors.Join(os.Mkdir(dir, 0o700), os.Chown(dir, user, user)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -210,7 +210,7 @@ func (r *rig) command(ctx context.Context, args ...string) *exec.Cmd {
 // serve starts a server on the machine, which has sandboxes ready, and lets runs go there.
 func (r *rig) serve() {
 	r.t.Helper()
-	r.server = "unix:" + filepath.Join(r.Dir, "sock")
+	r.server = "unix:" + filepath.Join(r.Dir, "run", "sock")
 	cmd := r.command(context.Background(), "serve", "--config", r.config)
 	var log bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &log, &log
@@ -233,7 +233,7 @@ func (r *rig) serve() {
 	})
 	deadline := time.Now().Add(20 * time.Second)
 	for {
-		if _, err := os.Stat(filepath.Join(r.Dir, "sock")); err == nil {
+		if _, err := os.Stat(filepath.Join(r.Dir, "run", "sock")); err == nil {
 			return
 		}
 		select {
