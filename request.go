@@ -17,6 +17,7 @@ type Request struct {
 	Inputs      []Input           `json:"inputs,omitempty"`
 	Allow       []string          `json:"allow,omitempty"`
 	Secrets     []SecretRef       `json:"secrets,omitempty"`
+	Actions     []string          `json:"actions,omitempty"` // names of configured actions that its program may call
 	Session     string            `json:"session,omitempty"`
 	Interpreter bool              `json:"interpreter,omitempty"`
 	Detach      bool              `json:"detach,omitempty"`

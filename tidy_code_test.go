@@ -24,7 +24,7 @@ func codeBans() []ban {
 		// fetches packages are the distribution's own tools, as a user who owns nothing, and what they fetched is not executed.
 		// A broker is a process of its own, so that no other holds a secret; it starts what the operator named as the source of one.
 		{"os/exec", "*", []string{"driver/process", "internal/hostside", "bench/command.go", "internal/imagebuild/fetch.go",
-			"internal/broker/start.go", "internal/brokerd/command.go"},
+			"internal/broker/start.go", "internal/brokerd/command.go", "internal/brokerd/acts.go"},
 			"only a driver starts processes, so that the places where something could run outside a sandbox are few"},
 		{"os", "StartProcess", nil, "see os/exec"},
 		{"syscall", "Exec ForkExec StartProcess", nil, "see os/exec"},

@@ -25,6 +25,7 @@ type Grant struct {
 	// Egress are the rules of what may leave; none means that the sandbox has no network. Secrets are lent by the broker.
 	Egress  []EgressRule `json:"egress,omitempty"`
 	Secrets []SecretRef  `json:"secrets,omitempty"`
+	Actions []string     `json:"actions,omitempty"` // that the broker does for it
 }
 
 // Record is one run as the trace keeps it: what was started and, once it ended, how.

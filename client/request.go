@@ -100,6 +100,7 @@ func within(path, dir string) bool { return path == dir || strings.HasPrefix(pat
 func whole(q *glovebox.Request) bool {
 	texts := []string{q.Lang, q.Code, q.CodeName, string(q.Trust), string(q.Isolation), q.Image, q.Session}
 	texts = append(append(append(texts, q.Argv...), q.Args...), q.Allow...)
+	texts = append(texts, q.Actions...)
 	for name, value := range q.Env {
 		texts = append(texts, name, value)
 	}

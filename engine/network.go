@@ -132,7 +132,7 @@ func (e *Engine) newNetwork() (*network, error) {
 			if err != nil {
 				return nil, err
 			}
-			return b.Bind(ctx, run, g.Egress, g.Secrets)
+			return b.Bind(ctx, run, g.Egress, g.Secrets, g.Actions...)
 		}
 	}
 	return n, nil
@@ -219,7 +219,7 @@ func (r *run) openWay(ctx context.Context) error {
 	terms := gateway.Terms{Run: r.id, Rules: rules, Limits: g.Limits, Record: r.decided,
 		End: func(egress.Reason) { w.violation.Do(func() { close(w.violated) }) }}
 	var placeholders []string
-	if len(g.Secrets) > 0 {
+	if lends(g) {
 		w.lent, err = r.network.lend(ctx, broker.Run{ID: r.id, Tenant: r.who.Tenant, Rule: r.decision.Rule}, g)
 		if err != nil {
 			w.lent = nil // an interface around a nil pointer would not be nil
@@ -248,7 +248,10 @@ func (w *way) ends() <-chan struct{} {
 }
 
 // wantsWay tells whether a grant opens a way out.
-func wantsWay(g glovebox.Grant) bool { return len(g.Egress) > 0 || len(g.Secrets) > 0 }
+func wantsWay(g glovebox.Grant) bool { return len(g.Egress) > 0 || lends(g) }
+
+// lends tells whether a grant is for a broker.
+func lends(g glovebox.Grant) bool { return len(g.Secrets)+len(g.Actions) > 0 }
 
 // canOpen refuses what could not be given a way out, before anything is made for it.
 func (r *run) canOpen(ctx context.Context) error {
@@ -258,8 +261,8 @@ func (r *run) canOpen(ctx context.Context) error {
 	case r.network == nil:
 		return glovebox.Errorf(glovebox.CodeUnavailable, "run it without --allow and --secret",
 			"this engine has no gateway, so that nothing can leave a sandbox")
-	case len(r.decision.Grant.Secrets) > 0 && r.network.lend == nil:
-		return glovebox.Errorf(glovebox.CodeUnavailable, "run it without --secret",
+	case lends(r.decision.Grant) && r.network.lend == nil:
+		return glovebox.Errorf(glovebox.CodeUnavailable, "run it without --secret and --action",
 			"this engine has no broker, so that it lends nothing")
 	}
 	return r.network.available(ctx)

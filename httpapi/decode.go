@@ -202,7 +202,7 @@ func decodeRequest(text []byte) (glovebox.Request, error) {
 	var stdin []byte
 	err := decodeObject(text, fields{
 		"lang": &q.Lang, "code": &q.Code, "argv": &q.Argv, "args": &q.Args, "trust": &q.Trust, "isolation": &q.Isolation,
-		"image": &q.Image, "env": &q.Env, "stdin": &q.Stdin, "allow": &q.Allow, "session": &q.Session,
+		"image": &q.Image, "env": &q.Env, "stdin": &q.Stdin, "allow": &q.Allow, "actions": &q.Actions, "session": &q.Session,
 		"interpreter": &q.Interpreter, "detach": &q.Detach,
 		"code_name": &q.CodeName, "collect": &q.Collect,
 		"stdin_base64": func(d *decoder) (err error) { stdin, err = d.bytes(); return err },

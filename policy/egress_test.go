@@ -174,3 +174,23 @@ func TestStillLeaves(t *testing.T) {
 		})
 	}
 }
+
+// TestActionsAreSelected: a request names configured actions, and others are denied.
+func TestActionsAreSelected(t *testing.T) {
+	p := mustNew(t, Config{Actions: []string{"open-pr", "say"}})
+	for name, tt := range map[string]struct {
+		asked, want []string
+		code        glovebox.Code
+		fix         string
+	}{
+		"none":    {},
+		"some":    {asked: []string{"say", "open-pr", "say"}, want: []string{"say", "open-pr"}},
+		"unknown": {asked: []string{"open-rp"}, code: glovebox.CodeDenied, fix: "did you mean open-pr?"},
+		"many":    {asked: slicesOf("say", maxActions+1), code: glovebox.CodeInvalid, fix: "fewer"},
+	} {
+		d := p.Decide(stranger, glovebox.Request{Code: "1", Trust: "model", Actions: tt.asked}, having(glovebox.IsolationProcess))
+		if d.Code != tt.code || !strings.Contains(d.Fix, tt.fix) || !slices.Equal(d.Grant.Actions, tt.want) {
+			t.Errorf("%s: %+v", name, d)
+		}
+	}
+}

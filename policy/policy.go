@@ -39,6 +39,8 @@ type Config struct {
 	// may have all.
 	Secrets       []Secret
 	TenantSecrets map[string][]string
+	// Actions are the names of those that a request may ask for.
+	Actions []string
 	// Images are the runtime images that may be named besides host; empty means all that there are.
 	Images []string
 	// InputRoots are the folders beneath which principals other than the owner may name inputs: absolute, clean, not the
@@ -62,6 +64,7 @@ type Policy struct {
 	egressOf map[string][]glovebox.EgressRule
 	secrets  []Secret
 	lent     map[string][]string // the names of secrets that a tenant may have; not there: all
+	actions  []string            // that may be asked for
 }
 
 // New checks c and makes a Policy of it; it keeps no reference to c's maps and slices. A configuration that contradicts
@@ -98,7 +101,7 @@ func New(c Config) (*Policy, error) {
 	return &Policy{rungs: rungs, remote: c.Remote, tenants: tenants, limits: limits, named: slices.Clone(c.OnlyNamed),
 		images: slices.Clone(c.Images), roots: slices.Clone(c.InputRoots), egress: rules,
 		private: slices.Clone(c.Egress.AllowPrivate), egressOf: rulesOf, secrets: slices.Clone(c.Secrets),
-		lent: maps.Clone(c.TenantSecrets)}, nil
+		lent: maps.Clone(c.TenantSecrets), actions: slices.Clone(c.Actions)}, nil
 }
 
 // WithImages is the same policy where there are images of these names besides host. Without it there is host alone.
@@ -159,9 +162,14 @@ func (p *Policy) Decide(who glovebox.Principal, req glovebox.Request, can Machin
 	if refused != nil {
 		return *refused
 	}
+	actions, refused := p.grantActions(req.Actions)
+	if refused != nil {
+		return *refused
+	}
 	d := p.rung(who.Tenant, req, can)
 	if d.Allow {
 		d.Grant.Image, d.Grant.Limits, d.Grant.Egress, d.Grant.Secrets = image, limits, leaves, lent
+		d.Grant.Actions = actions
 	}
 	return d
 }

@@ -14,6 +14,7 @@ import (
 
 	"glovebox"
 	"glovebox/engine"
+	"glovebox/internal/broker"
 	"glovebox/policy"
 )
 
@@ -78,6 +79,9 @@ func (a *app) settings() (settings, error) {
 		s.policy.OnlyNamed = []glovebox.Isolation{glovebox.IsolationMicroVM}
 	}
 	if _, err := policy.New(s.policy); err != nil {
+		return s, s.located(err)
+	}
+	if err := broker.CheckActions(s.secrets.actions, s.secrets.specs); err != nil { // which may stand below them
 		return s, s.located(err)
 	}
 	if s.policy.Remote != "" && s.remote.url == "" {
@@ -252,7 +256,8 @@ func (s *settings) schema() *key {
 			s.listen = append(s.listen, v)
 			return err
 		}},
-		"tenants": {each: s.tenant}, "secrets": {named: s.secret}, "images": s.imageKeys(), "pool": poolKeys(&s.pool),
+		"tenants": {each: s.tenant}, "secrets": {named: s.secret}, "actions": {named: s.action},
+		"images": s.imageKeys(), "pool": poolKeys(&s.pool),
 		"memory_budget": scalar(s.memory.set), "trace": s.traceKeys(), "gateway": s.gateway.keys(),
 	}}
 }

@@ -63,6 +63,7 @@ func (r *runFlags) bind(a *app, cmd *cobra.Command) {
 	f.BoolVar(&r.quiet, "quiet", false, "show no progress")
 
 	const later = " (not available in this version)"
+	f.StringArrayVar(&q.Actions, "action", nil, "let it call configured action `NAME` (repeat)")
 	f.StringArrayVar(&r.secrets, "secret", nil, "lend secret `NAME@HOST`: a placeholder in $NAME, for HOST alone (repeat)")
 	f.StringVar(&q.Session, "session", "", "run in session `NAME`"+later)
 	f.BoolVar(&q.Interpreter, "interpreter", false, "run in the session's interpreter"+later)

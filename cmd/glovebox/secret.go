@@ -16,13 +16,15 @@ import (
 
 	"glovebox"
 	"glovebox/internal/broker"
+	"glovebox/internal/egress"
 	"glovebox/policy"
 )
 
 // secretSettings are secrets: where they are and for which requests they are lent, and no value.
 type secretSettings struct {
-	specs  []broker.Spec
-	getenv variables // for the sources that are some
+	specs   []broker.Spec
+	actions []broker.Action
+	getenv  variables // for the sources that are some
 }
 
 // variables reads those of this process. A digest of settings says nothing of them.
@@ -94,7 +96,8 @@ func (s *settings) broker(log *slog.Logger) (*broker.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	cfg := broker.Config{Program: program, Secrets: s.secrets.specs, Environ: map[string]broker.Secret{}, Dir: s.dataDir,
+	cfg := broker.Config{Program: program, Secrets: s.secrets.specs, Actions: s.secrets.actions,
+		Environ: map[string]broker.Secret{}, Dir: s.dataDir,
 		Log: log}
 	for i := range s.secrets.specs {
 		for _, name := range append([]string{s.secrets.specs[i].Env}, s.secrets.specs[i].Pass...) {
@@ -110,6 +113,13 @@ func (s *settings) broker(log *slog.Logger) (*broker.Client, error) {
 	cfg.Network = broker.Network{Resolvers: reach.Resolvers, ProxyResolves: reach.ProxyResolves}
 	if reach.Proxy != nil {
 		cfg.Network.Proxy = broker.NewSecret(reach.Proxy.String())
+	}
+	for _, cidr := range s.policy.Egress.AllowPrivate {
+		network, err := egress.ParsePrivate(cidr)
+		if err != nil {
+			return nil, err
+		}
+		cfg.Network.Private = append(cfg.Network.Private, network)
 	}
 	if cfg.Roots, err = s.gateway.authorities(); err != nil {
 		return nil, err

@@ -61,7 +61,7 @@ func open(s settings, log *slog.Logger) (glovebox.Service, error) {
 	cfg := engine.Config{DataDir: s.dataDir, Trace: s.trace, Policy: s.policy, Drivers: all,
 		Remote: remote, Log: log, MemoryBudget: s.memory.size, MemoryPercent: s.memory.percent, ServedBy: s.servedBy}
 	cfg.Network = engine.Network{Jail: jail, Gateway: func() (*gateway.Gateway, error) { return s.gateway.open(log) }}
-	if len(s.secrets.specs) > 0 {
+	if len(s.secrets.specs)+len(s.secrets.actions) > 0 {
 		cfg.Network.Broker = func() (*broker.Client, error) { return s.broker(log) }
 	}
 	if s.serves {

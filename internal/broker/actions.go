@@ -40,6 +40,15 @@ type ActionHTTP struct {
 	Secret  string            `json:"secret,omitempty"` // that is added, as it says; its hosts must have the URL's
 }
 
+// GoString tells two actions apart by what they say: it implements fmt.GoStringer.
+func (a Action) GoString() string {
+	text, err := json.Marshal(a)
+	if err != nil {
+		return err.Error() // which nothing that a checked Action holds can cause
+	}
+	return string(text)
+}
+
 // Defaults and bounds of actions.
 const (
 	DefaultPerRun  = 100

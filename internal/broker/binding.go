@@ -4,7 +4,9 @@ import (
 	"context"
 	"crypto/rand"
 	"io"
+	"log/slog"
 	"net/http"
+	"net/http/httputil"
 	"slices"
 	"sync/atomic"
 
@@ -22,16 +24,18 @@ type Binding struct {
 	bound    map[Endpoint]bool
 	detector *Detector
 	streams  *http.Transport
+	actions  []string
 
 	ends atomic.Bool
 }
 
 // Bind lends secrets to a run whose egress rules are given. It starts the broker where none runs. What is not configured, or
-// not for that host, is denied; so is a host whose traffic is not inspected. The caller closes the Binding when nothing of
+// not for that host, is denied; so is a host whose traffic is not inspected. The actions are those that its program may
+// call. The caller closes the Binding when nothing of
 // the run is alive.
-func (c *Client) Bind(ctx context.Context, run Run, rules []glovebox.EgressRule, refs []glovebox.SecretRef) (*Binding,
-	error) {
-	b := &Binding{id: rand.Text(), bound: map[Endpoint]bool{}}
+func (c *Client) Bind(ctx context.Context, run Run, rules []glovebox.EgressRule, refs []glovebox.SecretRef,
+	actions ...string) (*Binding, error) {
+	b := &Binding{id: rand.Text(), actions: actions, bound: map[Endpoint]bool{}}
 	compiled, err := egress.Compile(rules)
 	if err != nil {
 		return nil, glovebox.Internal("lend secrets", err)
@@ -47,7 +51,8 @@ func (c *Client) Bind(ctx context.Context, run Run, rules []glovebox.EgressRule,
 		b.specs = append(b.specs, c.specs[b.lent[i].Name])
 	}
 	b.detector = NewDetector(placeholders)
-	b.process, _, err = c.begin(ctx, PathBind, BindAsk{Binding: b.id, Run: run, Rules: rules, Lent: b.lent})
+	b.process, _, err = c.begin(ctx, PathBind, BindAsk{Binding: b.id, Run: run, Rules: rules, Lent: b.lent,
+		Actions: actions})
 	if err != nil {
 		return nil, err
 	}
@@ -153,7 +158,20 @@ func (b *Binding) violate(name string) {
 func (b *Binding) Ends() bool { return b.ends.Load() }
 
 // Handler serves the broker's own host inside; nil where there is none.
-func (b *Binding) Handler() http.Handler { return nil }
+func (b *Binding) Handler() http.Handler {
+	if len(b.actions) == 0 {
+		return nil
+	}
+	return &httputil.ReverseProxy{
+		Rewrite: func(p *httputil.ProxyRequest) {
+			p.Out.URL.Scheme, p.Out.URL.Host, p.Out.Host = "http", Host, Host
+		},
+		Transport: b.streams, ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError), // it could quote a request
+		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, _ error) {
+			http.Error(w, `{"error":"the broker has ended","ask":"start the run again"}`, http.StatusBadGateway)
+		},
+	}
+}
 
 // Env are the variables of the run: a placeholder for each secret, under its name. None is a secret.
 func (b *Binding) Env() []string {

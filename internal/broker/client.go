@@ -22,6 +22,8 @@ type Config struct {
 	Program string
 	// Secrets are those that may be lent. They were checked by CheckAll.
 	Secrets []Spec
+	// Actions are those that may be done. They were checked by CheckActions.
+	Actions []Action
 	// Environ has the variables that Secrets name, as far as they are set.
 	Environ map[string]Secret
 	// Network, Roots (PEM) and Dir (where keys may be kept) are the broker's to use.
@@ -46,6 +48,9 @@ type Client struct {
 // New makes a Client; nothing is started.
 func New(cfg Config) (*Client, error) {
 	if err := CheckAll(cfg.Secrets); err != nil {
+		return nil, err
+	}
+	if err := CheckActions(cfg.Actions, cfg.Secrets); err != nil {
 		return nil, err
 	}
 	if cfg.Log == nil {

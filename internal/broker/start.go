@@ -111,7 +111,8 @@ func (p *process) setup(ctx context.Context, cfg Config) error {
 	defer stream.Close()
 	stop := context.AfterFunc(ctx, func() { stream.Close() })
 	defer stop()
-	all := Setup{Secrets: cfg.Secrets, Environ: cfg.Environ, Network: cfg.Network, Roots: cfg.Roots, Dir: cfg.Dir}
+	all := Setup{Secrets: cfg.Secrets, Actions: cfg.Actions, Environ: cfg.Environ,
+		Network: cfg.Network, Roots: cfg.Roots, Dir: cfg.Dir}
 	b, err := all.encode()
 	if err != nil {
 		return glovebox.Internal("start the broker", err)

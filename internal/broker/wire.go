@@ -30,6 +30,8 @@ const (
 	StreamSetup = "setup"
 	StreamAdmin = "admin"
 	StreamRun   = "run"
+	// Host is the host inside at which the broker itself answers, on streams of StreamRun.
+	Host = "broker.internal"
 )
 
 // Bounds of what is said.
@@ -43,6 +45,7 @@ const (
 // Setup is all that a broker knows. It has the values of variables, and no others.
 type Setup struct {
 	Secrets []Spec
+	Actions []Action
 	Environ map[string]Secret // of Spec.Env and Spec.Pass, as far as they are set
 	Network Network
 	Roots   []byte // PEM; empty: the system's
@@ -54,24 +57,28 @@ type Network struct {
 	Resolvers     []netip.AddrPort
 	Proxy         Secret // http://[USER:PASSWORD@]HOST:PORT
 	ProxyResolves bool
+	// Private are the private networks in which what actions reach may lie.
+	Private []netip.Prefix
 }
 
 // setupWire is a Setup as it is sent: there values are values.
 type setupWire struct {
 	Secrets       []Spec            `json:"secrets"`
+	Actions       []Action          `json:"actions,omitempty"`
 	Environ       map[string]string `json:"environ,omitempty"`
 	Resolvers     []netip.AddrPort  `json:"resolvers,omitempty"`
 	Proxy         string            `json:"proxy,omitempty"`
 	ProxyResolves bool              `json:"proxy_resolves,omitempty"`
+	Private       []netip.Prefix    `json:"private,omitempty"`
 	Roots         []byte            `json:"roots,omitempty"`
 	Dir           string            `json:"dir,omitempty"`
 }
 
 // encode is s as it is sent.
 func (s *Setup) encode() ([]byte, error) {
-	w := setupWire{Secrets: s.Secrets, Environ: map[string]string{}, Resolvers: s.Network.Resolvers,
+	w := setupWire{Secrets: s.Secrets, Actions: s.Actions, Environ: map[string]string{}, Resolvers: s.Network.Resolvers,
 		Proxy:         s.Network.Proxy.Reveal(),
-		ProxyResolves: s.Network.ProxyResolves, Roots: s.Roots, Dir: s.Dir}
+		ProxyResolves: s.Network.ProxyResolves, Private: s.Network.Private, Roots: s.Roots, Dir: s.Dir}
 	for name, v := range s.Environ {
 		w.Environ[name] = v.Reveal()
 	}
@@ -123,6 +130,7 @@ type BindAsk struct {
 	Run     Run                   `json:"run"`
 	Rules   []glovebox.EgressRule `json:"rules"`
 	Lent    []Lent                `json:"lent"`
+	Actions []string              `json:"actions,omitempty"` // that it may call
 }
 
 // Lent is one secret that a run was lent, for some of its hosts.
@@ -247,8 +255,8 @@ func ReadSetup(r io.Reader) (Setup, error) {
 	if len(b) > maxSetup || json.Unmarshal(b, &w) != nil {
 		return Setup{}, errors.New("the set-up is too long, or cannot be read")
 	}
-	s := Setup{Secrets: w.Secrets, Environ: map[string]Secret{}, Roots: w.Roots, Dir: w.Dir,
-		Network: Network{w.Resolvers, NewSecret(w.Proxy), w.ProxyResolves}}
+	s := Setup{Secrets: w.Secrets, Actions: w.Actions, Environ: map[string]Secret{}, Roots: w.Roots, Dir: w.Dir,
+		Network: Network{w.Resolvers, NewSecret(w.Proxy), w.ProxyResolves, w.Private}}
 	for name, v := range w.Environ {
 		s.Environ[name] = NewSecret(v)
 	}

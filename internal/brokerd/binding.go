@@ -17,6 +17,7 @@ import (
 
 	"glovebox"
 	"glovebox/internal/broker"
+	"glovebox/internal/brokerd/action"
 	"glovebox/internal/brokerd/mint"
 	"glovebox/internal/egress"
 	"glovebox/internal/upstream"
@@ -47,6 +48,7 @@ type binding struct {
 	transport *http.Transport
 	proxy     *httputil.ReverseProxy
 	tokens    *mint.Lease
+	actions   *action.Run // nil: it may call none
 	life      context.Context
 	end       context.CancelCauseFunc
 	said      atomic.Int64 // lines of the log
@@ -101,6 +103,9 @@ func (s *server) bind(_ context.Context, ask broker.BindAsk) error {
 	defer s.mu.Unlock()
 	if s.bindings == nil || ask.Binding == "" || s.bindings[ask.Binding] != nil {
 		return glovebox.Internal("bind a run", errors.New("the binding is there already, or the broker ends"))
+	}
+	if len(ask.Actions) > 0 {
+		b.actions = s.actions.Open(ask.Run, ask.Actions)
 	}
 	s.bindings[ask.Binding] = b
 	return nil
@@ -171,6 +176,9 @@ func (s *server) unbind(_ context.Context, ask broker.UnbindAsk) error {
 // close ends the requests of the run.
 func (b *binding) close() {
 	b.end(errEnded)
+	if b.actions != nil {
+		b.actions.Close()
+	}
 	b.revoke()
 	b.transport.CloseIdleConnections()
 }

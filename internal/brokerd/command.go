@@ -29,7 +29,7 @@ func runCommand(ctx context.Context, spec broker.Spec, environ map[string]broker
 			env = append(env, name+"="+v.Reveal())
 		}
 	}
-	var out bounded
+	out := bounded{most: maxValue}
 	cmd := &exec.Cmd{Path: spec.Command[0], Args: spec.Command, Env: env, Dir: "/", Stdout: &out, WaitDelay: time.Second,
 		SysProcAttr: &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}}
 	if err := cmd.Start(); err != nil {
@@ -60,12 +60,13 @@ func runCommand(ctx context.Context, spec broker.Spec, environ map[string]broker
 
 // bounded takes in the first of what is written, and the rest without keeping it.
 type bounded struct {
+	most int // bytes
 	buf  bytes.Buffer
 	over bool
 }
 
 func (b *bounded) Write(p []byte) (int, error) {
-	if room := maxValue - b.buf.Len(); len(p) > room {
+	if room := b.most - b.buf.Len(); len(p) > room {
 		b.over = true
 		b.buf.Write(p[:room])
 	} else {

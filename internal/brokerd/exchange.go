@@ -103,6 +103,10 @@ func exchangeOf(ctx context.Context) *exchange { return ctx.Value(exchangeKey{})
 
 // ServeHTTP judges a request of the run, and sends it with what is lent.
 func (b *binding) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.Host == broker.Host && b.actions != nil {
+		b.actions.ServeHTTP(w, r)
+		return
+	}
 	x := &exchange{b: b, r: r}
 	if refused := x.judge(); refused != nil {
 		refused.answer(w, r.Host)

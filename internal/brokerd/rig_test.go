@@ -64,6 +64,7 @@ type rig struct {
 	log      *safeBuffer
 	upstream *httptest.Server
 	file     string
+	actions  []broker.Action
 
 	mu   sync.Mutex
 	seen []*http.Request // what came upstream, with bodies read
@@ -155,7 +156,7 @@ func (r *rig) startAt(specs []broker.Spec, at netip.AddrPort) {
 	if r.upstream != nil {
 		roots = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: r.upstream.Certificate().Raw})
 	}
-	r.client, err = broker.New(broker.Config{Program: self, Secrets: specs, Roots: roots, Log: slog.New(slog.NewTextHandler(r.log, nil)),
+	r.client, err = broker.New(broker.Config{Program: self, Secrets: specs, Actions: r.actions, Roots: roots, Log: slog.New(slog.NewTextHandler(r.log, nil)),
 		Network: broker.Network{Resolvers: []netip.AddrPort{at}}, Environ: map[string]broker.Secret{"GIVEN": broker.NewSecret(canary)}})
 	if err != nil {
 		t.Fatal(err)

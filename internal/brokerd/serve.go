@@ -14,6 +14,7 @@ import (
 
 	"glovebox"
 	"glovebox/internal/broker"
+	"glovebox/internal/brokerd/action"
 	"glovebox/internal/brokerd/mint"
 	"glovebox/internal/upstream"
 )
@@ -91,6 +92,8 @@ type server struct {
 	log     *slog.Logger
 	store   *store
 	mint    *mint.Mint
+	actions *action.Actions
+	actor   *http.Transport // of their requests
 	dialer  Dialer
 	network tlsRoots
 	specs   map[string]*broker.Spec
@@ -122,6 +125,9 @@ func newServer(setup broker.Setup, cfg Config) (*server, error) {
 		s.specs[setup.Secrets[i].Name] = &setup.Secrets[i]
 	}
 	if err := s.newMint(setup, roots); err != nil {
+		return nil, err
+	}
+	if err := s.newActions(setup, roots); err != nil {
 		return nil, err
 	}
 	s.life, s.end = context.WithCancel(context.Background())

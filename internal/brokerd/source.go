@@ -6,7 +6,9 @@ import (
 	"errors"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -88,6 +90,22 @@ func (s *store) credential(ctx context.Context, spec broker.Spec, anew bool) (cr
 	}
 	k.have, k.at, k.cred = true, s.now(), c
 	return c, nil
+}
+
+// values are all that was read and is kept.
+func (s *store) values() []string {
+	s.mu.Lock()
+	all := slices.Collect(maps.Values(s.kept))
+	s.mu.Unlock()
+	var list []string
+	for _, k := range all {
+		k.turn <- struct{}{} // whoever reads a source does so in a bounded time
+		if k.have {
+			list = append(list, k.cred.secrets()...)
+		}
+		<-k.turn
+	}
+	return list
 }
 
 // unreadable tells that a secret cannot be had. The cause holds no value.
