@@ -342,7 +342,7 @@ func (n *network) connect(r *tcp.ForwarderRequest, fl *flow, stream *os.File) (u
 	if ep == nil {
 		return 0, 0
 	}
-	c, failed := newRelay(ep, &queue, stream, n.flows.share(), &n.buffers)
+	c, failed := newRelay(ep, &queue, stream, n.flows.share(), n.pools)
 	if failed != nil {
 		ep.Abort()
 		return 0, 0

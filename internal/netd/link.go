@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -79,7 +78,7 @@ func newLink(file *os.File, tap bool, h handler) (*link, error) {
 	return l, nil
 }
 
-// run reads until the link ends, which is an error, or is closed.
+// run reads until the link is closed, here or by the end of the sandbox.
 func (l *link) run() error {
 	before := make([]byte, l.prefix)
 	large := buffer.NewViewSize(buffer.MaxChunkSize)
@@ -94,12 +93,10 @@ func (l *link) run() error {
 			return got != unix.EAGAIN
 		})
 		switch err = errors.Join(err, got); {
-		case errors.Is(err, os.ErrClosed):
+		case errors.Is(err, os.ErrClosed), errors.Is(err, unix.EBADFD), errors.Is(err, unix.ECONNRESET), err == nil && n == 0:
 			return nil
 		case err != nil:
 			return fmt.Errorf("read from the link: %w", err)
-		case n == 0:
-			return fmt.Errorf("read from the link: %w", io.EOF)
 		}
 		l.received.Add(1)
 		if n -= l.prefix; n <= 0 {

@@ -34,7 +34,7 @@ type network struct {
 	flows     *flows
 	asks      asks
 	numbers   numbers
-	buffers   sync.Pool
+	pools     *pools
 
 	up, down atomic.Uint64
 	work     sync.WaitGroup // of connections
@@ -79,10 +79,10 @@ func Run(peer *netwire.Peer) error {
 func newNetwork(peer *netwire.Peer, setup netwire.Setup, file *os.File) (*network, error) {
 	n := &network{
 		peer: peer, setup: setup, names: newNames(setup.Quotas), flows: newFlows(setup.Quotas), done: make(chan struct{}),
+		pools: newPools(),
 	}
 	n.report = newReport(n.counters)
 	n.resolver = &resolver{names: n.names, report: n.report}
-	n.buffers.New = func() any { b := make([]byte, chunk); return &b }
 	if setup.Strict {
 		n.resolver.ask = n.ask
 	}

@@ -24,8 +24,10 @@ const (
 	// are many, so that all together take a bounded part of netd's memory.
 	largestBuffer, smallestBuffer = 512 << 10, 64 << 10
 	allBuffers                    = 4 << 20
-	// chunk is how much is read from a stream at a time: what two of the largest packets take.
-	chunk = 126 << 10
+	// largeChunk is how much is read from a stream at a time: what two of the largest packets take. smallChunk is the same
+	// where connections are many.
+	largeChunk, smallChunk = 126 << 10, 32 << 10
+	fewBuffers             = 256 << 10 // the size of buffers from which on chunks are large
 	// settlePatience is how long a connection that both ends have closed may take to hand over its last bytes.
 	settlePatience = 10 * time.Second
 )
@@ -44,8 +46,7 @@ type relay struct {
 	queue  *waiter.Queue
 	stream *os.File
 	raw    syscall.RawConn
-	chunk  int
-	pool   *sync.Pool // of *[]byte of chunk's size
+	pool   *sync.Pool // of *[]byte, into which is read
 
 	up, down atomic.Uint64
 	moved    atomic.Int64 // when a byte last was, in nanoseconds since began
@@ -54,17 +55,30 @@ type relay struct {
 	once     sync.Once
 }
 
-func newRelay(ep tcpip.Endpoint, queue *waiter.Queue, stream *os.File, buffers int, pool *sync.Pool) (*relay, error) {
+// pools are what streams are read into.
+type pools struct{ small, large sync.Pool }
+
+func newPools() *pools {
+	p := &pools{}
+	p.small.New = func() any { b := make([]byte, smallChunk); return &b }
+	p.large.New = func() any { b := make([]byte, largeChunk); return &b }
+	return p
+}
+
+func newRelay(ep tcpip.Endpoint, queue *waiter.Queue, stream *os.File, buffers int, pools *pools) (*relay, error) {
 	raw, err := stream.SyscallConn()
 	if err != nil {
 		return nil, fmt.Errorf("use a stream: %w", err)
 	}
 	ep.SocketOptions().SetReceiveBufferSize(int64(buffers), true)
 	ep.SocketOptions().SetSendBufferSize(int64(buffers), true)
-	return &relay{
-		ep: ep, queue: queue, stream: stream, raw: raw, chunk: min(chunk, buffers/2), began: time.Now(), gone: make(chan struct{}),
-		pool: pool,
-	}, nil
+	c := &relay{
+		ep: ep, queue: queue, stream: stream, raw: raw, began: time.Now(), gone: make(chan struct{}), pool: &pools.small,
+	}
+	if buffers >= fewBuffers {
+		c.pool = &pools.large
+	}
+	return c, nil
 }
 
 // cut ends both directions at once, with a reset to the sandbox. It does not wait.
@@ -229,7 +243,7 @@ func (c *relay) receive() (p *[]byte, n int, err error) {
 	err = c.raw.Read(func(fd uintptr) bool {
 		p = c.pool.Get().(*[]byte)
 		for failed = unix.EINTR; failed == unix.EINTR; {
-			n, failed = unix.Read(int(fd), (*p)[:c.chunk])
+			n, failed = unix.Read(int(fd), *p)
 		}
 		if n > 0 {
 			return true
