@@ -127,8 +127,8 @@ func TestNT18RunToRun(t *testing.T) {
 func TestNT26EmptyMeansClosed(t *testing.T) {
 	need(t)
 	for name, flags := range map[string][]string{
-		"one host": {"--allow", "example.com"}, "everything": {"--allow", "*"}, "blank": {"--allow", " "},
-		"nothing": {"--allow", ""},
+		"everything": {"--allow", "*"}, "a suffix": {"--allow", "*.com"}, "blank": {"--allow", " "}, "nothing": {"--allow", ""},
+		"an address": {"--allow", "127.0.0.1"}, "this machine": {"--allow", "localhost"}, "metadata": {"--allow", "metadata.google.internal"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := attack(t, trial{program: "ct_hello.py", flags: flags})
