@@ -30,7 +30,7 @@ demo: build
 # so that they have the machine to themselves.
 ## test: everything that tells whether a change is good; .ci/run calls it
 test: build
-	@sh scripts/need.sh python node mke2fs newuidmap
+	@sh scripts/need.sh python node mke2fs newuidmap ip curl git
 	@set -e; guest=$$(sh scripts/guestkernel.sh); [ -z "$$guest" ] || sh scripts/need.sh qemu busybox; \
 	  set -x; export GLOVEBOX_TEST_MICROVM=$$guest; \
 	  $(ROOT_TESTS) go test -count=1 -timeout 15m ./attack; \

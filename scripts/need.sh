@@ -3,7 +3,7 @@
 # manager when root runs this; else the exact command is printed and the exit code is 1.
 #
 # Tools: python, node (where the runtime image looks for them, not in a person's home), pandas, mke2fs, newuidmap, bwrap, runc,
-# cc, qemu, busybox, pytests (CPython's own tests).
+# cc, qemu, busybox, ip, curl, git, pytests (CPython's own tests).
 set -eu
 
 has() {
@@ -13,7 +13,7 @@ has() {
 	pytests) /usr/bin/python3 -c 'import test.test_fcntl' 2>/dev/null ;;
 	pandas) /usr/bin/python3 -c 'import pandas' 2>/dev/null ;;
 	qemu) [ -x /usr/bin/qemu-system-x86_64 ] ;;
-	busybox | mke2fs | newuidmap | bwrap | runc | cc) PATH="$PATH:/usr/sbin:/sbin" command -v "$1" >/dev/null 2>&1 ;;
+	busybox | mke2fs | newuidmap | bwrap | runc | cc | ip | curl | git) PATH="$PATH:/usr/sbin:/sbin" command -v "$1" >/dev/null 2>&1 ;;
 	*) echo "need.sh: unknown tool $1" >&2; exit 2 ;;
 	esac
 }
@@ -44,6 +44,10 @@ package() {
 	apt-get:busybox) echo busybox-static ;;
 	*:busybox) echo busybox ;;
 	*:runc) echo runc ;;
+	dnf:ip) echo iproute ;;
+	*:ip) echo iproute2 ;;
+	*:curl) echo curl ;;
+	*:git) echo git ;;
 	apk:cc) echo gcc musl-dev ;;
 	apt-get:cc) echo gcc libc6-dev ;;
 	*:cc) echo gcc ;;
